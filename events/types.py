@@ -1,0 +1,702 @@
+"""Every event of a run, in one file.
+
+A run is the fold of these. Each class states one thing that happened, in the past tense; none carries
+behaviour. The envelope (`seq`, `ts`, `mono`, `actor`, `cause`, `corr`, `v`) is not here: it is added once, at
+append, by the bus (see `record.py`).
+
+Rules for a change:
+
+- a new field gets a default, and old logs read on;
+- a changed meaning raises the class's ``SCHEMA`` and adds an upcaster in `upcast.py`, with a stored old log in
+  ``tests/golden``;
+- a ``kind`` is never renamed: it is what stands in the files of every finished run.
+
+Units stand last in a name (``_s`` seconds, ``_bytes``). Ids are what a person can type: group ``57``,
+trajectory ``"57/3"``, turn ``2`` of it; an evaluation's trajectories are ``"eval4/0"``, ``"eval4/1"``, ...
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Phase = Literal[
+    "starting",
+    "generating",
+    "waiting_for_buffer",
+    "converting",
+    "training",
+    "weight_sync",
+    "eval",
+    "checkpoint",
+    "finished",
+]
+"""What the trainer is doing now; exactly one holds at any time. ``generating`` is the default."""
+
+Outcome = Literal["completed", "failed", "cancelled", "expired", "lost"]
+"""How an effect ended. Every started effect ends in exactly one of these."""
+
+FailureKind = Literal[
+    "prompt_too_long",
+    "refused",
+    "engine_error",
+    "engine_lost",
+    "llm_expired",
+    "env_error",
+    "env_expired",
+    "reward_error",
+    "reward_expired",
+    "cancelled",
+]
+
+Blame = Literal["prompt", "engine", "environment", "infrastructure", "nobody"]
+"""Who is charged: only failures blamed on a prompt count towards its quarantine."""
+
+EdgeName = Literal[
+    "buffer_ready",
+    "version",
+    "permit",
+    "engine_available",
+    "sync_done",
+    "eval_done",
+    "durable",
+    "drained",
+    "work",
+]
+"""The named reasons to wait. ``work`` is an actor at rest: its `step` finds nothing to decide."""
+
+VersionSpans = tuple[tuple[int, int], ...]
+"""Runs of ``(weight version, number of tokens)`` in token order."""
+
+
+class Event(BaseModel):
+    """What every event shares: frozen, closed to unknown fields, and free of NaN (JSON cannot carry one)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    SCHEMA: ClassVar[int] = 1
+
+
+class PayloadRef(BaseModel):
+    """Where a payload lies: `length` bytes at `offset` of pack file `pack`, with their digest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    digest: str
+    length: int
+    pack: int
+    offset: int
+
+
+# The run
+
+
+class RunStarted(Event):
+    """A run began with this whole configuration; everything that decides later reads only it and events."""
+
+    kind: Literal["run_started"] = "run_started"
+    run: str
+    config: dict[str, Any]
+    code_version: str
+    seed: int
+    host: str
+    pid: int
+    prompts: int = Field(description="items in one epoch of the data")
+
+
+class RunResumed(Event):
+    """A stopped run goes on in the same folder."""
+
+    kind: Literal["run_resumed"] = "run_resumed"
+    step: int
+    version: int
+    kept: int = Field(default=0, description="buffered groups kept")
+    redispatched: int = Field(default=0, description="in-flight groups to dispatch again")
+    rolled_back: int = Field(default=0, description="steps after the checkpoint that are trained again")
+    host: str = ""
+    pid: int = 0
+
+
+class StopRequested(Event):
+    """Somebody or something asked the run to end; actors stop at their next safe point."""
+
+    kind: Literal["stop_requested"] = "stop_requested"
+    reason: Literal["interrupted", "data_exhausted"]
+
+
+class RunFinished(Event):
+    """The run ended as it should. Always the last event of a run that did not fail."""
+
+    kind: Literal["run_finished"] = "run_finished"
+    outcome: Literal["completed", "interrupted", "data_exhausted"]
+    steps: int
+    version: int
+    seconds: float
+
+
+class RunFailed(Event):
+    """The run ended by a failure; `message` is its first cause, `first_cause` the seq that shows it."""
+
+    kind: Literal["run_failed"] = "run_failed"
+    failed_actor: str
+    error: str = Field(description="type of the exception or of the failure")
+    message: str
+    first_cause: int | None = None
+
+
+class LogTailCut(Event):
+    """A torn tail was found when the log was opened; it ended after `after_seq` and lost no whole frame."""
+
+    kind: Literal["log_tail_cut"] = "log_tail_cut"
+    after_seq: int
+    cut_bytes: int
+
+
+class PhaseEntered(Event):
+    """The trainer's phase changed; the one before ended at this instant."""
+
+    kind: Literal["phase_entered"] = "phase_entered"
+    phase: Phase
+    step: int
+
+
+class PolicyChanged(Event):
+    """A setting changed while running."""
+
+    kind: Literal["policy_changed"] = "policy_changed"
+    key: str
+    old: str
+    new: str
+
+
+# Prompts and groups
+
+
+class PromptDrawn(Event):
+    """A dataset item was drawn: draw number `prompt` is item `index` of `epoch`."""
+
+    kind: Literal["prompt_drawn"] = "prompt_drawn"
+    prompt: int
+    epoch: int
+    index: int
+
+
+class PromptQuarantined(Event):
+    """The item is never drawn again, in this run or when it is resumed."""
+
+    kind: Literal["prompt_quarantined"] = "prompt_quarantined"
+    prompt: int
+    index: int
+    failure: FailureKind
+    message: str
+
+
+class PromptReturned(Event):
+    """A drawn prompt went back undispatched or unfinished, to be drawn again."""
+
+    kind: Literal["prompt_returned"] = "prompt_returned"
+    prompt: int
+    reason: str
+
+
+class DataExhausted(Event):
+    """No prompt is left to draw within the configured epochs."""
+
+    kind: Literal["data_exhausted"] = "data_exhausted"
+    drawn: int
+    quarantined: int
+
+
+class GroupDispatched(Event):
+    """Group `group` starts: `size` trajectories of one prompt, meant for step `target`."""
+
+    kind: Literal["group_dispatched"] = "group_dispatched"
+    group: int
+    prompt: int
+    target: int
+    version: int = Field(description="generation version at dispatch; the lag is counted from it")
+    size: int
+    attempt: int = 0
+
+
+class GroupBuffered(Event):
+    """All trajectories that the group needs are complete and wait to be trained."""
+
+    kind: Literal["group_buffered"] = "group_buffered"
+    group: int
+    target: int
+    trajectories: int
+    reward_mean: float
+    reward_std: float
+
+
+class GroupFiltered(Event):
+    """The group is complete but teaches nothing (for example: all rewards are equal)."""
+
+    kind: Literal["group_filtered"] = "group_filtered"
+    group: int
+    reason: Literal["zero_variance"]
+    reward_mean: float
+
+
+class GroupFailed(Event):
+    """The group ended without what training needs; its target is short again and will be refilled."""
+
+    kind: Literal["group_failed"] = "group_failed"
+    group: int
+    failure: FailureKind
+    retryable: bool
+    blame: Blame
+    message: str
+
+
+class GroupEvicted(Event):
+    """A buffered group became too stale to be trained."""
+
+    kind: Literal["group_evicted"] = "group_evicted"
+    group: int
+    lag: int
+
+
+class GroupDiscarded(Event):
+    """A group was given up for a reason that is nobody's failure."""
+
+    kind: Literal["group_discarded"] = "group_discarded"
+    group: int
+    reason: Literal["run_ended", "interrupted", "surplus", "rolled_back"]
+
+
+class BatchTaken(Event):
+    """Step `step` consumes these groups; they leave the buffer here, once and for all."""
+
+    kind: Literal["batch_taken"] = "batch_taken"
+    step: int
+    groups: tuple[int, ...]
+
+
+# Trajectories
+
+
+class TrajectoryStarted(Event):
+    """One attempt at one trajectory began."""
+
+    kind: Literal["trajectory_started"] = "trajectory_started"
+    trajectory: str
+    group: int | None = Field(default=None, description="None in an evaluation")
+    attempt: int = 0
+
+
+class TrajectoryCompleted(Event):
+    """A trajectory ended with a reward; its tokens are in `payload`.
+
+    The five times and `other_s` add up to the trajectory's wall time.
+    """
+
+    kind: Literal["trajectory_completed"] = "trajectory_completed"
+    trajectory: str
+    group: int | None
+    attempt: int
+    turns: int
+    prompt_tokens: int = Field(description="tokens that the environment wrote, over all turns")
+    completion_tokens: int = Field(description="tokens that the policy sampled")
+    version_spans: VersionSpans = Field(description="of the sampled tokens")
+    reward: float
+    stop_reason: Literal["done", "max_turns", "context_full"]
+    queue_s: float
+    llm_s: float
+    env_setup_s: float
+    env_s: float
+    reward_s: float
+    other_s: float
+    payload: PayloadRef
+
+
+class TrajectoryFailed(Event):
+    """An attempt ended without a reward. It never becomes a row of a batch."""
+
+    kind: Literal["trajectory_failed"] = "trajectory_failed"
+    trajectory: str
+    group: int | None
+    attempt: int
+    failure: FailureKind
+    retryable: bool
+    blame: Blame
+    message: str
+
+
+class LlmCallStarted(Event):
+    """A request goes to an engine."""
+
+    kind: Literal["llm_call_started"] = "llm_call_started"
+    trajectory: str
+    turn: int
+    engine: str
+    prompt_tokens: int
+    max_tokens: int
+    trace_parent: str = ""
+
+
+class LlmCallFinished(Event):
+    """The engine answered, or the call ended otherwise.
+
+    Schema 2: `seconds` excludes the time in the engine's queue, which is `queue_s`. In schema 1 it included it.
+    """
+
+    SCHEMA: ClassVar[int] = 2
+    kind: Literal["llm_call_finished"] = "llm_call_finished"
+    trajectory: str
+    turn: int
+    engine: str
+    outcome: Outcome
+    tokens: int = 0
+    version_spans: VersionSpans = ()
+    queue_s: float = 0.0
+    seconds: float
+    finish_reason: Literal["stop", "length", "abort", ""] = ""
+    message: str = ""
+
+
+class EnvStepStarted(Event):
+    """The environment was asked; `call` 'reset' has turn -1."""
+
+    kind: Literal["env_step_started"] = "env_step_started"
+    trajectory: str
+    turn: int
+    call: Literal["reset", "step", "reward"] = "step"
+
+
+class EnvStepFinished(Event):
+    """The environment answered, or the call ended otherwise."""
+
+    kind: Literal["env_step_finished"] = "env_step_finished"
+    trajectory: str
+    turn: int
+    call: Literal["reset", "step", "reward"] = "step"
+    outcome: Outcome
+    seconds: float
+    done: bool = False
+    message: str = ""
+
+
+class RewardScored(Event):
+    """The reward of one trajectory."""
+
+    kind: Literal["reward_scored"] = "reward_scored"
+    trajectory: str
+    reward: float
+
+
+# Training
+
+
+class StepStarted(Event):
+    """Training of step `step` begins, from `version` to `version + 1`. Durable before the learner is asked."""
+
+    kind: Literal["step_started"] = "step_started"
+    step: int
+    version: int
+    groups: int
+    trajectories: int
+    tokens: int
+
+
+class StepCompleted(Event):
+    """One optimizer step was made."""
+
+    kind: Literal["step_completed"] = "step_completed"
+    step: int
+    version: int = Field(description="the new one, step + 1")
+    loss: float
+    reward_mean: float
+    lag_mean: float
+    lag_max: int
+    metrics: dict[str, float] = Field(default_factory=dict)
+    seconds: dict[str, float] = Field(default_factory=dict, description="seconds per part of the step")
+
+
+class WeightsPublished(Event):
+    """Weights `version` lie ready for the engines. Durable before the first engine is asked to load them."""
+
+    kind: Literal["weights_published"] = "weights_published"
+    version: int
+    path: str = Field(description="relative to the run folder")
+    size_bytes: int
+    seconds: float
+
+
+class SyncStarted(Event):
+    """An engine is asked to take weights `version`."""
+
+    kind: Literal["sync_started"] = "sync_started"
+    engine: str
+    version: int
+    mode: Literal["drain", "pause", "in_flight"]
+
+
+class SyncAcknowledged(Event):
+    """The engine samples with `version` from its next token on."""
+
+    kind: Literal["sync_acknowledged"] = "sync_acknowledged"
+    engine: str
+    version: int
+    seconds: float
+
+
+class SyncFailed(Event):
+    """The engine did not take the weights; it is lost to the run until it is restarted."""
+
+    kind: Literal["sync_failed"] = "sync_failed"
+    engine: str
+    version: int
+    outcome: Outcome
+    message: str
+
+
+class LearnerUp(Event):
+    """The learner has its weights and waits for a batch."""
+
+    kind: Literal["learner_up"] = "learner_up"
+    version: int
+    parameters: int
+    device: str
+
+
+class LearnerLost(Event):
+    """The learner's process ended or no longer answers."""
+
+    kind: Literal["learner_lost"] = "learner_lost"
+    message: str
+
+
+# Engines
+
+
+class EngineUp(Event):
+    """An engine serves, with weights `version`."""
+
+    kind: Literal["engine_up"] = "engine_up"
+    engine: str
+    version: int
+    context_tokens: int
+    slots: int = Field(description="requests that it decodes at the same time")
+    device: str = "cpu"
+
+
+class EnginePaused(Event):
+    """An engine takes no new request until it is resumed."""
+
+    kind: Literal["engine_paused"] = "engine_paused"
+    engine: str
+    mode: Literal["drain", "pause"]
+
+
+class EngineResumed(Event):
+    """An engine takes requests again."""
+
+    kind: Literal["engine_resumed"] = "engine_resumed"
+    engine: str
+
+
+class EngineLost(Event):
+    """An engine died or was given up; what it held is dispatched again."""
+
+    kind: Literal["engine_lost"] = "engine_lost"
+    engine: str
+    message: str
+
+
+class EngineRestarted(Event):
+    """A lost engine was started anew; it serves once EngineUp follows with the current version."""
+
+    kind: Literal["engine_restarted"] = "engine_restarted"
+    engine: str
+    restart: int
+
+
+# Evaluation and checkpoints
+
+
+class EvalStarted(Event):
+    """Evaluation number `eval` began; every call is answered by weights `version`."""
+
+    kind: Literal["eval_started"] = "eval_started"
+    eval: int
+    step: int
+    version: int
+    trajectories: int
+
+
+class EvalCompleted(Event):
+    """An evaluation ended; failed trajectories are counted and are not part of the mean."""
+
+    kind: Literal["eval_completed"] = "eval_completed"
+    eval: int
+    step: int
+    version: int
+    outcome: Outcome = "completed"
+    reward_mean: float | None
+    completed: int
+    failed: int
+    seconds: float
+
+
+class CheckpointStarted(Event):
+    """A checkpoint is being written. Durable before the learner is asked."""
+
+    kind: Literal["checkpoint_started"] = "checkpoint_started"
+    step: int
+    version: int
+    path: str = Field(description="relative to the run folder")
+
+
+class CheckpointCommitted(Event):
+    """The checkpoint is whole and on disk; only now may a resume use it."""
+
+    kind: Literal["checkpoint_committed"] = "checkpoint_committed"
+    step: int
+    version: int
+    path: str
+    size_bytes: int
+    seconds: float
+
+
+class CheckpointFailed(Event):
+    """The checkpoint is not usable; the one before stays."""
+
+    kind: Literal["checkpoint_failed"] = "checkpoint_failed"
+    step: int
+    version: int
+    message: str
+
+
+# Devices, waits, health
+
+
+class DeviceSampled(Event):
+    """Use of one device over the `window_s` seconds that ended now."""
+
+    kind: Literal["device_sampled"] = "device_sampled"
+    device: str
+    pool: Literal["engine", "learner", "controller"]
+    utilization: float = Field(description="0 to 1")
+    memory_bytes: int
+    window_s: float
+
+
+class Blocked(Event):
+    """An actor waits: it needs `awaited`, there is `present`."""
+
+    kind: Literal["blocked"] = "blocked"
+    waiter: str
+    edge: EdgeName
+    awaited: str
+    present: str
+
+
+class Unblocked(Event):
+    """The wait that began at seq `blocked` ended."""
+
+    kind: Literal["unblocked"] = "unblocked"
+    waiter: str
+    edge: EdgeName
+    blocked: int
+    outcome: Literal["ready", "expired", "cancelled"]
+    seconds: float
+
+
+class DeadlineExpired(Event):
+    """An effect or a wait took longer than it may."""
+
+    kind: Literal["deadline_expired"] = "deadline_expired"
+    effect: str
+    subject: str
+    limit_s: float
+
+
+class InvariantBroken(Event):
+    """A law does not hold; `broken_by` is the seq of the first event after which it did not."""
+
+    kind: Literal["invariant_broken"] = "invariant_broken"
+    law: str
+    broken_by: int
+    expected: str
+    found: str
+
+
+class StallDetected(Event):
+    """The run cannot or does not move; `chain` leads from the trainer's wait to the first cause."""
+
+    kind: Literal["stall_detected"] = "stall_detected"
+    stall: int
+    stall_kind: Literal["deadlock", "overdue", "livelock", "degraded", "silent_loss"]
+    chain: tuple[str, ...]
+    sentence: str
+
+
+class StallCleared(Event):
+    """A stall ended; `by` is the seq of the event that ended it."""
+
+    kind: Literal["stall_cleared"] = "stall_cleared"
+    stall: int
+    by: int
+    seconds: float
+
+
+AnyEvent = Annotated[
+    RunStarted
+    | RunResumed
+    | StopRequested
+    | RunFinished
+    | RunFailed
+    | LogTailCut
+    | PhaseEntered
+    | PolicyChanged
+    | PromptDrawn
+    | PromptQuarantined
+    | PromptReturned
+    | DataExhausted
+    | GroupDispatched
+    | GroupBuffered
+    | GroupFiltered
+    | GroupFailed
+    | GroupEvicted
+    | GroupDiscarded
+    | BatchTaken
+    | TrajectoryStarted
+    | TrajectoryCompleted
+    | TrajectoryFailed
+    | LlmCallStarted
+    | LlmCallFinished
+    | EnvStepStarted
+    | EnvStepFinished
+    | RewardScored
+    | StepStarted
+    | StepCompleted
+    | WeightsPublished
+    | SyncStarted
+    | SyncAcknowledged
+    | SyncFailed
+    | LearnerUp
+    | LearnerLost
+    | EngineUp
+    | EnginePaused
+    | EngineResumed
+    | EngineLost
+    | EngineRestarted
+    | EvalStarted
+    | EvalCompleted
+    | CheckpointStarted
+    | CheckpointCommitted
+    | CheckpointFailed
+    | DeviceSampled
+    | Blocked
+    | Unblocked
+    | DeadlineExpired
+    | InvariantBroken
+    | StallDetected
+    | StallCleared,
+    Field(discriminator="kind"),
+]
+"""The one discriminated union of all events."""
+
+EVENT_CLASSES: tuple[type[Event], ...] = get_args(get_args(AnyEvent)[0])
+BY_KIND: dict[str, type[Event]] = {cls.model_fields["kind"].default: cls for cls in EVENT_CLASSES}
