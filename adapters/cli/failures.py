@@ -1,0 +1,34 @@
+"""How a command ends badly: one clear line on stderr and an exit code, never a traceback unless asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, Any
+
+import click
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+class CommandFailed(click.ClickException):
+    """The command cannot go on; `lines` say why, one problem each."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the lines to stderr, each as it stands."""
+        for line in self.lines:
+            click.echo(line, file=file, err=file is None)
+
+
+class BadInput(CommandFailed):
+    """What the user gave (a file, a key, a number, a folder) cannot be worked with."""
+
+    exit_code = EXIT_BAD_INPUT
