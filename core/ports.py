@@ -311,6 +311,26 @@ class Renderer(Protocol):
         ...
 
 
+class Artifacts(Protocol):
+    """Names and removes the large files of a run: published weights and checkpoints."""
+
+    def weights(self, version: int) -> str:
+        """Return the path for weights `version`, relative to the run folder."""
+        ...
+
+    def checkpoint(self, step: int) -> str:
+        """Return the path for the checkpoint before step `step`, relative to the run folder."""
+        ...
+
+    def absolute(self, path: str) -> str:
+        """Return `path`, which is relative to the run folder, as the other ports need it."""
+        ...
+
+    def drop(self, path: str) -> None:
+        """Remove a file or folder named by this port; missing is fine."""
+        ...
+
+
 @dataclass(slots=True)
 class Ports:
     """Everything a run needs from outside, in one place."""
@@ -321,6 +341,7 @@ class Ports:
     environments: EnvironmentFactory
     prompts: PromptSource
     renderer: Renderer
+    artifacts: Artifacts
     eval_prompts: PromptSource | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What RunStarted says of the surroundings: ``code_version``, ``host``, ``pid``."""

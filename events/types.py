@@ -191,11 +191,11 @@ class PromptQuarantined(Event):
 
 
 class PromptReturned(Event):
-    """A drawn prompt went back undispatched or unfinished, to be drawn again."""
+    """A drawn prompt went back untrained: 'discarded' ones are drawn first, 'failed' ones after all fresh ones."""
 
     kind: Literal["prompt_returned"] = "prompt_returned"
     prompt: int
-    reason: str
+    reason: Literal["discarded", "failed"]
 
 
 class DataExhausted(Event):
@@ -321,6 +321,16 @@ class TrajectoryFailed(Event):
     retryable: bool
     blame: Blame
     message: str
+
+
+class RetryScheduled(Event):
+    """A failed trajectory will be attempted again, as attempt `attempt`, after `delay_s`."""
+
+    kind: Literal["retry_scheduled"] = "retry_scheduled"
+    trajectory: str
+    group: int
+    attempt: int
+    delay_s: float
 
 
 class LlmCallStarted(Event):
@@ -664,6 +674,7 @@ AnyEvent = Annotated[
     | TrajectoryStarted
     | TrajectoryCompleted
     | TrajectoryFailed
+    | RetryScheduled
     | LlmCallStarted
     | LlmCallFinished
     | EnvStepStarted

@@ -1,0 +1,75 @@
+"""Projections: state as the fold of events. Everything that decides reads only these and the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...events.record import Record
+from ...events.types import Event
+from .engines import Engines, EngineStatus
+from .fold import Folded, Handler, on
+from .groups import Completed, Group, Groups
+from .progress import EvalRow, Progress, StepRow
+from .prompts import Prompts
+from .trainer import Trainer
+from .waits import Attempt, Attempts, Wait, Waits
+
+__all__ = [
+    "Attempt",
+    "Attempts",
+    "Completed",
+    "EngineStatus",
+    "Engines",
+    "EvalRow",
+    "Folded",
+    "Group",
+    "Groups",
+    "Progress",
+    "Prompts",
+    "StepRow",
+    "Trainer",
+    "View",
+    "Wait",
+    "Waits",
+    "on",
+]
+
+
+@dataclass
+class View:
+    """All projections that decisions read, folded together: the state of a run."""
+
+    trainer: Trainer = field(default_factory=Trainer)
+    groups: Groups = field(default_factory=Groups)
+    prompts: Prompts = field(default_factory=Prompts)
+    engines: Engines = field(default_factory=Engines)
+    waits: Waits = field(default_factory=Waits)
+    attempts: Attempts = field(default_factory=Attempts)
+    progress: Progress = field(default_factory=Progress)
+    last_seq: int = -1
+    """Newest record folded."""
+    last_ts: int = 0
+    last_mono: int = 0
+
+    def __post_init__(self) -> None:
+        self._routes: dict[type[Event], tuple[tuple[Handler, Any], ...]] = {}
+        parts = (
+            self.trainer,
+            self.groups,
+            self.prompts,
+            self.engines,
+            self.waits,
+            self.attempts,
+            self.progress,
+        )
+        for part in parts:
+            for event, handler in part.handlers.items():
+                self._routes[event] = (*self._routes.get(event, ()), (handler, part))
+
+    def apply(self, record: Record) -> None:
+        """Fold one record into every projection that cares about it."""
+        event = record.event
+        for handler, part in self._routes.get(type(event), ()):
+            handler(part, record, event)
+        self.last_seq, self.last_ts, self.last_mono = record.seq, record.ts, record.mono

@@ -1,0 +1,193 @@
+"""Every group and trajectory that is alive, the buffer, and what became of the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...events.record import Record
+from ...events.types import (
+    BatchTaken,
+    Event,
+    GroupBuffered,
+    GroupDiscarded,
+    GroupDispatched,
+    GroupEvicted,
+    GroupFailed,
+    GroupFiltered,
+    PayloadRef,
+    RetryScheduled,
+    StepCompleted,
+    TrajectoryCompleted,
+    TrajectoryFailed,
+    TrajectoryStarted,
+)
+from .fold import Folded, on
+
+GroupState = Literal["in_flight", "buffered", "training"]
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A finished trajectory of a live group."""
+
+    trajectory: str
+    reward: float
+    completion_tokens: int
+    payload: PayloadRef
+
+
+@dataclass(slots=True)
+class Group:
+    """A live group."""
+
+    group: int
+    prompt: int
+    target: int
+    version: int
+    size: int
+    since_ns: int
+    state: GroupState = "in_flight"
+    completed: dict[str, Completed] = field(default_factory=dict)
+    engine_failures: Counter[str] = field(default_factory=Counter)
+    """Failed attempts by trajectory that are not charged to the prompt."""
+    prompt_failures: Counter[str] = field(default_factory=Counter)
+    """Failed attempts by trajectory that are."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every trajectory is complete."""
+        return len(self.completed) == self.size
+
+
+@dataclass
+class Groups(Folded):
+    """Live groups and the counts of ended ones."""
+
+    live: dict[int, Group] = field(default_factory=dict)
+    dispatched: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    """Groups by disposition: trained, filtered, failed, evicted, discarded."""
+    next_group: int = 0
+    in_flight_by_target: Counter[int] = field(default_factory=Counter)
+    buffered_by_target: dict[int, list[int]] = field(default_factory=dict)
+    """Buffered groups of each target, oldest first."""
+    whole: list[int] = field(default_factory=list)
+    """In-flight groups with every trajectory complete, on which the collector has not yet decided."""
+    unanswered: dict[str, tuple[int, TrajectoryFailed]] = field(default_factory=dict)
+    """Failed attempts of in-flight groups that the collector has not yet answered: (seq, event)."""
+    running: dict[str, int] = field(default_factory=dict)
+    """Attempts in flight: trajectory -> attempt."""
+    trajectories_started: int = 0
+    trajectories_completed: int = 0
+    trajectories_failed: Counter[str] = field(default_factory=Counter)
+    in_flight: int = 0
+    buffered: int = 0
+    training: int = 0
+
+    @on(GroupDispatched)
+    def _dispatched(self, record: Record, event: GroupDispatched) -> None:
+        self.live[event.group] = Group(
+            event.group, event.prompt, event.target, event.version, event.size, record.mono
+        )
+        self.dispatched += 1
+        self.next_group = event.group + 1
+        self.in_flight += 1
+        self.in_flight_by_target[event.target] += 1
+
+    @on(TrajectoryStarted)
+    def _started(self, record: Record, event: TrajectoryStarted) -> None:
+        if event.group is not None:
+            self.running[event.trajectory] = event.attempt
+            self.trajectories_started += 1
+
+    @on(TrajectoryCompleted)
+    def _completed(self, record: Record, event: TrajectoryCompleted) -> None:
+        if event.group is None:
+            return
+        self.running.pop(event.trajectory, None)
+        self.trajectories_completed += 1
+        group = self.live.get(event.group)
+        if group is None or group.state != "in_flight":
+            return
+        group.completed[event.trajectory] = Completed(
+            event.trajectory, event.reward, event.completion_tokens, event.payload
+        )
+        if group.whole:
+            self.whole.append(event.group)
+
+    @on(TrajectoryFailed)
+    def _failed(self, record: Record, event: TrajectoryFailed) -> None:
+        if event.group is None:
+            return
+        self.running.pop(event.trajectory, None)
+        self.trajectories_failed[event.failure] += 1
+        group = self.live.get(event.group)
+        if group is None or group.state != "in_flight" or event.failure == "cancelled":
+            return
+        charged = group.prompt_failures if event.blame in ("prompt", "environment") else group.engine_failures
+        charged[event.trajectory] += 1
+        self.unanswered[event.trajectory] = (record.seq, event)
+
+    @on(RetryScheduled)
+    def _retried(self, record: Record, event: RetryScheduled) -> None:
+        self.unanswered.pop(event.trajectory, None)
+
+    @on(GroupBuffered)
+    def _buffered(self, record: Record, event: GroupBuffered) -> None:
+        group = self.live[event.group]
+        self._leave_flight(group)
+        group.state = "buffered"
+        self.buffered += 1
+        self.buffered_by_target.setdefault(group.target, []).append(group.group)
+
+    @on(BatchTaken)
+    def _taken(self, record: Record, event: BatchTaken) -> None:
+        for number in event.groups:
+            group = self.live[number]
+            self._leave_buffer(group)
+            group.state = "training"
+            self.training += 1
+
+    @on(StepCompleted)
+    def _trained(self, record: Record, event: StepCompleted) -> None:
+        for group in [group for group in self.live.values() if group.state == "training"]:
+            self._end(group, "trained")
+
+    @on(GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)
+    def _ended(self, record: Record, event: Event) -> None:
+        disposition = {
+            GroupFiltered: "filtered",
+            GroupFailed: "failed",
+            GroupEvicted: "evicted",
+            GroupDiscarded: "discarded",
+        }[type(event)]
+        self._end(self.live[event.group], disposition)  # type: ignore[attr-defined]
+
+    def _end(self, group: Group, disposition: str) -> None:
+        if group.state == "in_flight":
+            self._leave_flight(group)
+        elif group.state == "buffered":
+            self._leave_buffer(group)
+        else:
+            self.training -= 1
+        self.ended[disposition] += 1
+        del self.live[group.group]
+
+    def _leave_flight(self, group: Group) -> None:
+        self.in_flight -= 1
+        self.in_flight_by_target[group.target] -= 1
+        if not self.in_flight_by_target[group.target]:
+            del self.in_flight_by_target[group.target]
+        if group.group in self.whole:
+            self.whole.remove(group.group)
+        for trajectory in [*group.engine_failures, *group.prompt_failures]:
+            self.unanswered.pop(trajectory, None)
+
+    def _leave_buffer(self, group: Group) -> None:
+        self.buffered -= 1
+        waiting = self.buffered_by_target[group.target]
+        waiting.remove(group.group)
+        if not waiting:
+            del self.buffered_by_target[group.target]

@@ -1,0 +1,77 @@
+"""Who waits for what, and which failures came lately."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ...events.record import Record
+from ...events.types import Blocked, RunResumed, TrajectoryCompleted, TrajectoryFailed, Unblocked
+from .fold import Folded, on
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One open wait."""
+
+    waiter: str
+    edge: str
+    awaited: str
+    present: str
+    since_ns: int
+
+
+@dataclass
+class Waits(Folded):
+    """Open waits by the seq of their Blocked event."""
+
+    open: dict[int, Wait] = field(default_factory=dict)
+
+    @on(Blocked)
+    def _blocked(self, record: Record, event: Blocked) -> None:
+        self.open[record.seq] = Wait(event.waiter, event.edge, event.awaited, event.present, record.mono)
+
+    @on(Unblocked)
+    def _unblocked(self, record: Record, event: Unblocked) -> None:
+        self.open.pop(event.blocked, None)
+
+    @on(RunResumed)
+    def _resumed(self, record: Record, event: RunResumed) -> None:
+        self.open.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How one attempt at a training trajectory ended."""
+
+    seq: int
+    failure: str
+    """Empty when it was completed."""
+    message: str
+
+
+@dataclass
+class Attempts(Folded):
+    """The last attempts that ended, newest last; cancelled ones are nobody's failure and are left out."""
+
+    keep: int = 64
+    recent: deque[Attempt] = field(default_factory=deque)
+
+    def failed_share(self) -> float:
+        """Return the share of failures among the recent attempts, 0 if there are none."""
+        return sum(1 for a in self.recent if a.failure) / len(self.recent) if self.recent else 0.0
+
+    @on(TrajectoryCompleted)
+    def _completed(self, record: Record, event: TrajectoryCompleted) -> None:
+        if event.group is not None:
+            self._push(Attempt(record.seq, "", ""))
+
+    @on(TrajectoryFailed)
+    def _failed(self, record: Record, event: TrajectoryFailed) -> None:
+        if event.group is not None and event.failure != "cancelled":
+            self._push(Attempt(record.seq, event.failure, event.message))
+
+    def _push(self, attempt: Attempt) -> None:
+        self.recent.append(attempt)
+        if len(self.recent) > self.keep:
+            self.recent.popleft()
