@@ -1,0 +1,47 @@
+# Every target sets up what it needs first: a virtual environment in .venv, by scripts/install.py.
+# From a fresh clone, Python 3.11 or newer and make are enough.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SETUP := $(PYTHON) scripts/install.py --venv $(VENV)
+
+.DEFAULT_GOAL := help
+.PHONY: demo test quick check bench docs clean help
+
+demo: ## train the demo's policy from random weights and watch its reward climb (under three minutes)
+	@$(SETUP) demo
+	@$(BIN)/eventrain demo
+
+test: ## run all tests
+	@$(SETUP) test
+	@$(BIN)/python -m pytest
+
+quick: ## run the tests that take less than a few seconds each
+	@$(SETUP) test
+	@$(BIN)/python -m pytest -m "not slow"
+
+# The type checker and the import check look for a package `eventrain`; its folders lie at the top, so
+# .build/eventrain holds links to them.
+check: ## lint, check types, check the direction of imports
+	@$(SETUP) test
+	@mkdir -p .build/eventrain
+	@for part in core events adapters; do ln -sfn ../../$$part .build/eventrain/$$part; done
+	$(BIN)/ruff check .
+	MYPYPATH=.build $(BIN)/mypy -p eventrain.core -p eventrain.events
+	PYTHONPATH=.build $(BIN)/lint-imports
+
+bench: ## run every benchmark; each prints a table
+	@$(SETUP) bench
+	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: ## write docs/events.md and docs/configuration.md anew from the code
+	@$(SETUP) test
+	@$(BIN)/python docs/generate.py
+
+clean: ## remove the environment, caches and build products; runs stay
+	rm -rf $(VENV) .build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## list the targets
+	@awk -F': ## ' '/^[a-z]+: ## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile

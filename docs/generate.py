@@ -1,0 +1,262 @@
+"""Write docs/events.md and docs/configuration.md from the models that define both.
+
+    python docs/generate.py            # write them
+    python docs/generate.py --check    # exit 1 and name the stale ones
+
+The words are the models' own: class docstrings, field descriptions, limits. A test runs the check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from eventrain.core import config
+from eventrain.events import record
+from eventrain.events import types as events
+
+HERE = Path(__file__).resolve().parent
+COMMENT = "<!-- Written by docs/generate.py (make docs). Change the code it names, not this file. -->"
+ALIASES = {
+    "Phase": events.Phase,
+    "Outcome": events.Outcome,
+    "FailureKind": events.FailureKind,
+    "Blame": events.Blame,
+    "EdgeName": events.EdgeName,
+    "VersionSpans": events.VersionSpans,
+}
+"""Types that many events share; they are shown by name and explained once."""
+
+SHARED_FIELDS = {
+    "attempt": "Counts from 0; a retry is the next.",
+    "blame": "Who is charged.",
+    "engine": "Name of the engine, as in `engine0`.",
+    "failure": "What went wrong, as a kind that a policy can act on.",
+    "group": "Number of the group.",
+    "message": "One line for a person.",
+    "outcome": "How it ended.",
+    "path": "Relative to the run folder.",
+    "prompt": "Number of the draw; see prompt_drawn.",
+    "retryable": "Whether another attempt may succeed.",
+    "reward": "Finite; what the environment gave for the whole trajectory.",
+    "reward_mean": "Mean over the trajectories meant here.",
+    "seconds": "How long it took.",
+    "size_bytes": "Bytes on disk.",
+    "step": "Optimizer step, from 0: trains version `step` into `step + 1`.",
+    "target": "The step a group is meant to be trained in.",
+    "trajectory": "`57/3` is trajectory 3 of group 57, `eval4/0` the first of evaluation 4.",
+    "turn": "Answers of the policy before this one, in this trajectory.",
+    "version": "Version of the weights: optimizer steps made since the model was loaded.",
+}
+"""What a field means wherever no description of its own says more."""
+
+
+def type_text(annotation: object) -> str:
+    """Return a type in the words of a reader: shared types by name, literals as their values."""
+    for name, alias in ALIASES.items():
+        if annotation == alias:
+            return f"[{name}](#shared-types)"
+    if annotation is type(None):
+        return "`None`"
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return ", ".join(f'`"{value}"`' if isinstance(value, str) else f"`{value}`" for value in arguments)
+    if origin in {typing.Union, types.UnionType}:
+        return " or ".join(type_text(argument) for argument in arguments)
+    if annotation is events.PayloadRef:
+        return "[PayloadRef](#shared-types)"
+    if origin is None and isinstance(annotation, type):
+        return f"`{annotation.__name__}`"
+    return f"`{str(annotation).replace('typing.', '')}`"
+
+
+def default_text(field: FieldInfo) -> str:
+    """Return a field's default as it would be written, or nothing when it has to be given."""
+    if field.default_factory is not None:
+        return "`{}`"
+    if field.default is PydanticUndefined:
+        return ""
+    if isinstance(field.default, str):
+        return f'`"{field.default}"`'
+    return f"`{field.default}`".replace("`True`", "`true`").replace("`False`", "`false`")
+
+
+def limits_text(field: FieldInfo) -> str:
+    """Return the numeric limits of a field, as ``>= 1``."""
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    found = [(sign, getattr(limit, name, None)) for limit in field.metadata for name, sign in signs.items()]
+    return ", ".join(f"`{sign} {value}`" for sign, value in found if value is not None)
+
+
+def row(*cells: str) -> str:
+    """Return one line of a Markdown table."""
+    return "| " + " | ".join(markdown(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def markdown(text: str) -> str:
+    """Return a docstring's text with its double backticks single, as Markdown has them."""
+    return text.replace("``", "`")
+
+
+def table(*heads: str) -> list[str]:
+    """Return the head of a Markdown table."""
+    return [row(*heads), "|" + "---|" * len(heads)]
+
+
+def groups() -> Iterator[tuple[str, list[type[events.Event]]]]:
+    """Yield the groups of events/types.py: a comment line there stands as the title above its classes."""
+    source = inspect.getsource(events)
+    lines = source.splitlines()
+    classes = {node.name: node.lineno for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    title, members = "", []
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("# "):
+            if members:
+                yield title, members
+            title, members = line.removeprefix("# "), []
+        for name, at in classes.items():
+            if at == number and getattr(events, name) in events.EVENT_CLASSES:
+                members.append(getattr(events, name))
+    if members:
+        yield title, members
+
+
+def attribute_docs(node: ast.ClassDef | ast.Module) -> Iterator[tuple[str, str, str]]:
+    """Yield ``(name, annotation or value, string below it)`` of every documented name in a body."""
+    for statement, after in zip(node.body, node.body[1:], strict=False):
+        if not (isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)):
+            continue
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            yield statement.target.id, ast.unparse(statement.annotation), inspect.cleandoc(after.value.value)
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            yield statement.targets[0].id, ast.unparse(statement.value), inspect.cleandoc(after.value.value)
+
+
+def envelope() -> list[str]:
+    """Return the table of what stands around every event, from the Record class."""
+    tree = ast.parse(inspect.getsource(record))
+    cls = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Record")
+    lines = table("field", "type", "meaning")
+    lines += [row(f"`{name}`", f"`{kind}`", text) for name, kind, text in attribute_docs(cls)]
+    return [*lines, row("`v`", "`int`", "Schema version of the event's kind; in the file only.")]
+
+
+def shared_types() -> list[str]:
+    """Return the table of types that many events share."""
+    notes = {name: text for name, _, text in attribute_docs(ast.parse(inspect.getsource(events)))}
+    lines = table("type", "values", "meaning")
+    for name, alias in ALIASES.items():
+        if typing.get_origin(alias) is typing.Literal:
+            values = ", ".join(f"`{value}`" for value in typing.get_args(alias))
+        else:
+            values = f"`{alias}`"
+        lines.append(row(name, values, notes.get(name, "")))
+    fields = ", ".join(f"`{name}`" for name in events.PayloadRef.model_fields)
+    return [*lines, row("PayloadRef", fields, first_line(events.PayloadRef))]
+
+
+def shared_fields() -> list[str]:
+    """Return the table of fields that mean the same wherever they stand."""
+    return [*table("field", "meaning"), *(row(f"`{name}`", text) for name, text in SHARED_FIELDS.items())]
+
+
+def first_line(cls: type[BaseModel]) -> str:
+    """Return the summary of a class: its docstring up to the first empty line."""
+    return inspect.getdoc(cls).split("\n\n")[0]
+
+
+def event_page() -> str:
+    """Return docs/events.md."""
+    lines = [
+        COMMENT, "", "# Events", "",
+        f"Everything that happens in a run is one of these {len(events.EVENT_CLASSES)} kinds. They are defined in "
+        "[events/types.py](../events/types.py), and `eventrain events RUN` prints those of a run.", "",
+        "## Around every event", "",
+        "A line of the log is one event in this envelope, which the bus adds at append.", "", *envelope(), "",
+        "## Shared types", "", *shared_types(), "",
+        "## Shared fields", "", *shared_fields(), "",
+    ]  # fmt: skip
+    for title, members in groups():
+        lines += [f"## {title}", ""]
+        for cls in members:
+            lines += event_section(cls)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def event_section(cls: type[events.Event]) -> list[str]:
+    """Return the heading, the sentence and the table of one event."""
+    kind = cls.model_fields["kind"].default
+    schema = f" · schema {cls.SCHEMA}" if cls.SCHEMA > 1 else ""
+    lines = [f"### {kind}", "", f"`{cls.__name__}`{schema}", "", markdown(inspect.getdoc(cls)), ""]
+    fields = {name: field for name, field in cls.model_fields.items() if name != "kind"}
+    if fields:
+        lines += table("field", "type", "default", "meaning")
+        for name, field in fields.items():
+            meaning = field.description or ""
+            lines.append(row(f"`{name}`", type_text(field.annotation), default_text(field), meaning))
+        lines.append("")
+    return lines
+
+
+def configuration_page() -> str:
+    """Return docs/configuration.md."""
+    lines = [
+        COMMENT, "", "# Configuration", "",
+        "A run is one TOML file with the sections below; they are defined in "
+        "[core/config.py](../core/config.py). A key without a default must be given. Unknown keys are refused, and "
+        "numbers that could never make progress are refused before anything starts. On the command line, "
+        "`--set learner.lr=1e-4` changes one key.", "",
+    ]  # fmt: skip
+    for section, field in config.RunConfig.model_fields.items():
+        cls = field.annotation
+        lines += [f"## [{section}]", "", markdown(inspect.getdoc(cls)), ""]
+        lines += table("key", "type", "default", "allowed", "meaning")
+        for name, entry in cls.model_fields.items():
+            literal = typing.get_origin(entry.annotation) is typing.Literal
+            kind = "`str`" if literal else type_text(entry.annotation).removesuffix(" or `None`")
+            allowed = type_text(entry.annotation) if literal else limits_text(entry)
+            default = default_text(entry).replace("`None`", "unset")
+            lines.append(row(f"`{name}`", kind, default, allowed, entry.description or ""))
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES = {"events.md": event_page, "configuration.md": configuration_page}
+
+
+def stale() -> list[str]:
+    """Return the names of pages that differ from what the code says now."""
+
+    def lies(name: str) -> str:
+        return (HERE / name).read_text() if (HERE / name).exists() else ""
+
+    return [name for name, page in PAGES.items() if lies(name) != page()]
+
+
+def main() -> int:
+    """Write the pages, or check them; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is stale")
+    check = parser.parse_args().check
+    old = stale()
+    for name in old:
+        if check:
+            print(f"docs/{name} is stale: make docs", file=sys.stderr)
+        else:
+            (HERE / name).write_text(PAGES[name]())
+            print(f"wrote docs/{name}")
+    return 1 if check and old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
