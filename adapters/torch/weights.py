@@ -1,0 +1,130 @@
+"""Models and weights: a Hugging Face causal LM from a folder, and safetensors files of its state.
+
+Learner and engines exchange weights as one safetensors file with the whole state dict of the model, named as
+transformers names it. Nothing here unpickles: a folder without safetensors is refused, and code that lies in a
+model folder is never run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+
+class WeightsUnusable(Exception):
+    """A weights file or model folder is missing, damaged, or not of this model."""
+
+
+def resolve_device(device: str) -> torch.device:
+    """Return the torch device that a configuration's `device` means; ``"auto"`` is CUDA where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+def model_of_folder(
+    model_path: Path, device: torch.device, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """Return a model of the folder's config.json with fresh random weights, drawn from torch's global generator.
+
+    `dtype` None is float32 on a CPU (where bfloat16 is slow) and the config's own elsewhere.
+    Raises `WeightsUnusable`.
+    """
+    try:
+        config = AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
+        chosen = dtype or _default_dtype(device, config.dtype)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, dtype=chosen, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise WeightsUnusable(f"{model_path} is no usable model folder: {error}") from error
+    model.to(device)  # type: ignore[arg-type]
+    return model
+
+
+def pretrained_model(
+    model_path: Path, device: torch.device, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """Return the folder's model with the folder's own weights (safetensors only). Raises `WeightsUnusable`."""
+    try:
+        config = AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            model_path,
+            dtype=dtype or _default_dtype(device, config.dtype),
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise WeightsUnusable(f"{model_path} is no usable model folder: {error}") from error
+    model.to(device)  # type: ignore[arg-type]
+    return model
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file, on the CPU. Raises `WeightsUnusable`."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WeightsUnusable(f"{path} is no usable weights file: {error}") from error
+
+
+@torch.no_grad()
+def put_weights(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Copy `tensors` into `model`, in place and in the model's own dtype and device.
+
+    A tied parameter may be missing (it follows the one it is tied to). Everything is checked before the first
+    copy: `WeightsUnusable` is raised for a missing, unknown or differently shaped tensor and leaves the model as it
+    was.
+    """
+    state = model.state_dict()
+    present = {state[name].data_ptr() for name in tensors if name in state}
+    missing = [
+        name for name, tensor in state.items() if name not in tensors and tensor.data_ptr() not in present
+    ]
+    unknown = [name for name in tensors if name not in state]
+    if missing or unknown:
+        raise WeightsUnusable(f"not the weights of this model: missing {missing[:3]}, unknown {unknown[:3]}")
+    for name, tensor in tensors.items():
+        if state[name].shape != tensor.shape:
+            raise WeightsUnusable(
+                f"{name} has shape {list(tensor.shape)}, the model's has {list(state[name].shape)}"
+            )
+    for name, tensor in tensors.items():
+        state[name].copy_(tensor)
+
+
+def write_weights(model: PreTrainedModel, path: Path) -> int:
+    """Write the state of `model` to `path`, whole, flushed and under its name only once complete; return its bytes.
+
+    Of tied parameters only the first is written.
+    """
+    seen: set[int] = set()
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.data_ptr() in seen:
+            continue
+        seen.add(tensor.data_ptr())
+        tensors[name] = tensor.detach().cpu().contiguous()
+    partial = path.with_name(path.name + ".partial")
+    save_file(tensors, partial)
+    with partial.open("rb") as written:
+        os.fsync(written.fileno())
+        size = os.fstat(written.fileno()).st_size
+    partial.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return size
+
+
+def _default_dtype(device: torch.device, configured: torch.dtype | None) -> torch.dtype:
+    return torch.float32 if device.type == "cpu" or configured is None else configured
