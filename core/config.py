@@ -41,8 +41,11 @@ class DataSection(Section):
         description="'generated' makes items by number, {\"number\": i}, for environments that need no data file."
     )
     path: str | None = Field(None, description="File, for 'jsonl' and 'parquet'.")
+    eval_path: str | None = Field(
+        None, description="File of held-out items, for 'jsonl' and 'parquet' when evaluations are on."
+    )
     task: str | None = Field(None, description="Dataset name, for 'reasoning_gym'; for example 'basic_arithmetic'.")
-    size: int | None = Field(None, ge=1, description="Items in an epoch; required unless a file says it.")
+    size: int | None = Field(None, ge=1, description="Items in an epoch; optional for a file, of which it takes the first ones.")
     epochs: int = Field(1, ge=1, description="How often each item may be drawn.")
     shuffle: bool = Field(True, description="A fresh order for every epoch, from run.seed.")
     options: dict[str, Any] = Field(default_factory=dict, description="Handed to the reasoning_gym task.")
@@ -112,13 +115,13 @@ class AlgorithmSection(Section):
 class LearnerSection(Section):
     """The optimizer and where it runs."""
 
-    kind: Literal["torch"] = "torch"
+    kind: Literal["torch"] = Field("torch", description="PyTorch, in a process of its own.")
     lr: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW.")
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up.")
-    weight_decay: float = Field(0.0, ge=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0, description="Of AdamW; decoupled from the gradient.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of AdamW's mean of gradients.")
+    beta2: float = Field(0.95, ge=0, lt=1, description="Decay of AdamW's mean of squared gradients.")
     grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
     micro_batch_tokens: int = Field(16384, ge=1, description="Padded tokens of one forward pass at most.")
     threads: int = Field(1, ge=1, description="CPU threads of the learner process.")
@@ -128,7 +131,7 @@ class LearnerSection(Section):
 class EngineSection(Section):
     """The inference engines."""
 
-    kind: Literal["torch"] = "torch"
+    kind: Literal["torch"] = Field("torch", description="PyTorch, each in a process of its own.")
     count: int = Field(1, ge=1, description="Engines, each in a process of its own.")
     slots: int = Field(32, ge=1, description="Requests that one engine decodes at the same time.")
     threads: int = Field(1, ge=1, description="CPU threads of each engine process.")
@@ -147,7 +150,7 @@ class EvalSection(Section):
 
     every_steps: int = Field(0, ge=0, description="0: never.")
     prompts: int = Field(32, ge=1, description="Items per evaluation, one trajectory each.")
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, gt=0, description="Of evaluation rollouts.")
     at_end: bool = Field(True, description="Also after the last step, if evaluations are on.")
     seed_offset: int = Field(1_000_003, ge=1, description="Added to run.seed for generated evaluation items.")
 
@@ -165,14 +168,14 @@ class DeadlineSection(Section):
 
     start_s: float = Field(300, gt=0, description="An engine or the learner until it is up.")
     llm_call_s: float = Field(600, gt=0, description="One completion, queue included.")
-    env_reset_s: float = Field(60, gt=0)
-    env_step_s: float = Field(60, gt=0)
-    reward_s: float = Field(60, gt=0)
+    env_reset_s: float = Field(60, gt=0, description="An environment's opening messages.")
+    env_step_s: float = Field(60, gt=0, description="An environment's answer to one turn.")
+    reward_s: float = Field(60, gt=0, description="The reward of one trajectory.")
     train_step_s: float = Field(3600, gt=0, description="One optimizer step.")
     publish_s: float = Field(600, gt=0, description="Writing weights for the engines.")
     weight_sync_s: float = Field(600, gt=0, description="One engine taking new weights, pause included.")
     eval_s: float = Field(3600, gt=0, description="One whole evaluation.")
-    checkpoint_s: float = Field(1800, gt=0)
+    checkpoint_s: float = Field(1800, gt=0, description="Writing one checkpoint.")
     buffer_wait_s: float = Field(7200, gt=0, description="The trainer's wait for a batch; its expiry ends the run.")
     durable_s: float = Field(60, gt=0, description="The log's way to the disk.")
     close_s: float = Field(20, gt=0, description="An engine or the learner until it has ended.")
@@ -184,7 +187,7 @@ class FailureSection(Section):
     attempts_max: int = Field(3, ge=1, description="Attempts at one trajectory, failures of the prompt's own making.")
     engine_attempts_max: int = Field(8, ge=1, description="Attempts, failures of engines and infrastructure.")
     backoff_s: float = Field(0.5, ge=0, description="Wait before the first retry; doubles with each.")
-    backoff_max_s: float = Field(30, ge=0)
+    backoff_max_s: float = Field(30, ge=0, description="Longest wait before a retry.")
     strikes_max: int = Field(2, ge=1, description="Failed groups of one item before it is quarantined.")
     share_max: float = Field(0.5, gt=0, le=1, description="Share of failed trajectories that ends the run ...")
     window: int = Field(64, ge=1, description="... within this many ended attempts.")
@@ -231,6 +234,11 @@ class RunConfig(Section):
         if data.kind in ("jsonl", "parquet"):
             if data.path is None:
                 raise ValueError(f"data.path is missing: data.kind = '{data.kind}' reads a file")
+            if self.eval.every_steps and data.eval_path is None:
+                raise ValueError(
+                    f"data.eval_path is missing: eval.every_steps is {self.eval.every_steps}, and an evaluation "
+                    "needs items that training does not see"
+                )
         elif data.size is None:
             raise ValueError(f"data.size is missing: data.kind = '{data.kind}' has no length of its own")
         if data.kind == "reasoning_gym" and data.task is None:

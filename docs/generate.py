@@ -38,25 +38,100 @@ ALIASES = {
 """Types that many events share; they are shown by name and explained once."""
 
 SHARED_FIELDS = {
+    "after_seq": "The last event that the log still holds.",
     "attempt": "Counts from 0; a retry is the next.",
+    "awaited": "What the wait needs, in words.",
     "blame": "Who is charged.",
-    "engine": "Name of the engine, as in `engine0`.",
+    "blocked": "Seq of the event with which the wait began.",
+    "broken_by": "Seq of the first event after which the law did not hold.",
+    "by": "Seq of the event that ended the stall.",
+    "call": "Which method of the environment.",
+    "chain": "One sentence per link, from the trainer's wait to the first cause.",
+    "code_version": "Version of the code, with the commit where it is known.",
+    "completed": "How many gave a result.",
+    "config": "The whole configuration, defaults included.",
+    "context_tokens": "Prompt and answer together at most.",
+    "cut_bytes": "Bytes of the torn frame.",
+    "delay_s": "Wait before the attempt.",
+    "device": "Name of the device: `cpu`, `cuda:0`, ...",
+    "done": "Whether the environment ended the trajectory.",
+    "drawn": "Prompts drawn so far.",
+    "edge": "What kind of wait.",
+    "effect": "What took too long: `llm_call`, `train_step`, ...",
+    "engine": "Name of the engine.",
+    "env_s": "Seconds in the environment's steps.",
+    "env_setup_s": "Seconds in the environment's reset.",
+    "epoch": "Pass over the data, from 0.",
+    "eval": "Number of the evaluation, from 0.",
+    "expected": "What the law demands.",
+    "failed": "How many gave none.",
+    "failed_actor": "The actor that raised.",
     "failure": "What went wrong, as a kind that a policy can act on.",
+    "finish_reason": "Why the engine stopped sampling.",
+    "first_cause": "Seq of the event that shows the cause; none when no event does.",
+    "found": "What is the case.",
     "group": "Number of the group.",
+    "groups": "How many groups.",
+    "host": "Name of the machine.",
+    "index": "Item of the dataset.",
+    "key": "Section and key of the configuration.",
+    "lag": "Step that would train the group, minus the version at its dispatch.",
+    "lag_max": "Largest lag in the batch.",
+    "lag_mean": "Mean lag of the batch's groups.",
+    "law": "Name of the law.",
+    "limit_s": "The deadline, in seconds.",
+    "llm_s": "Seconds in engines, without their queues.",
+    "loss": "Of the step; only its gradient means anything.",
+    "max_tokens": "Tokens to sample at most.",
+    "memory_bytes": "Memory in use.",
     "message": "One line for a person.",
+    "metrics": "What the learner measured, as `grad_norm` or `entropy`.",
+    "mode": "How requests in flight are treated.",
+    "new": "Value from now on.",
+    "old": "Value until now.",
+    "other_s": "Seconds in none of the parts.",
     "outcome": "How it ended.",
+    "parameters": "Size of the model.",
     "path": "Relative to the run folder.",
-    "prompt": "Number of the draw; see prompt_drawn.",
+    "payload": "Where the tokens lie.",
+    "phase": "What the trainer does from now on.",
+    "pid": "Process id of the controller.",
+    "pool": "Whom the device serves.",
+    "present": "What there is instead, in words.",
+    "prompt": "Number of the draw.",
+    "prompt_tokens": "Tokens that the engine is given.",
+    "quarantined": "Items that are never drawn again.",
+    "queue_s": "Seconds in an engine's queue.",
+    "reason": "Why.",
+    "restart": "Counts from 1 for each engine.",
     "retryable": "Whether another attempt may succeed.",
     "reward": "Finite; what the environment gave for the whole trajectory.",
     "reward_mean": "Mean over the trajectories meant here.",
+    "reward_s": "Seconds in the environment's reward.",
+    "reward_std": "Standard deviation over the same.",
+    "run": "Name of the run, from the configuration.",
     "seconds": "How long it took.",
+    "seed": "Of everything random.",
+    "sentence": "The chain in one sentence.",
+    "size": "Trajectories in the group.",
     "size_bytes": "Bytes on disk.",
+    "stall": "Number of the stall, from 0.",
+    "stall_kind": "What kind of standstill.",
     "step": "Optimizer step, from 0: trains version `step` into `step + 1`.",
+    "steps": "Steps that the run made.",
+    "stop_reason": "Why the trajectory ended.",
+    "subject": "Whose: a trajectory, an engine, a step.",
     "target": "The step a group is meant to be trained in.",
+    "tokens": "How many tokens.",
+    "trace_parent": "W3C trace context that was handed on.",
+    "trajectories": "How many trajectories.",
     "trajectory": "`57/3` is trajectory 3 of group 57, `eval4/0` the first of evaluation 4.",
     "turn": "Answers of the policy before this one, in this trajectory.",
+    "turns": "Answers of the policy.",
     "version": "Version of the weights: optimizer steps made since the model was loaded.",
+    "version_spans": "Which weights sampled how many tokens.",
+    "waiter": "The actor that waits.",
+    "window_s": "Length of the time that was sampled.",
 }
 """What a field means wherever no description of its own says more."""
 
@@ -165,11 +240,6 @@ def shared_types() -> list[str]:
     return [*lines, row("PayloadRef", fields, first_line(events.PayloadRef))]
 
 
-def shared_fields() -> list[str]:
-    """Return the table of fields that mean the same wherever they stand."""
-    return [*table("field", "meaning"), *(row(f"`{name}`", text) for name, text in SHARED_FIELDS.items())]
-
-
 def first_line(cls: type[BaseModel]) -> str:
     """Return the summary of a class: its docstring up to the first empty line."""
     return inspect.getdoc(cls).split("\n\n")[0]
@@ -179,12 +249,11 @@ def event_page() -> str:
     """Return docs/events.md."""
     lines = [
         COMMENT, "", "# Events", "",
-        f"Everything that happens in a run is one of these {len(events.EVENT_CLASSES)} kinds. They are defined in "
-        "[events/types.py](../events/types.py), and `eventrain events RUN` prints those of a run.", "",
+        (f"Everything that happens in a run is one of these {len(events.EVENT_CLASSES)} kinds. They are defined in "
+        "[events/types.py](../events/types.py), and `eventrain events RUN` prints those of a run."), "",
         "## Around every event", "",
         "A line of the log is one event in this envelope, which the bus adds at append.", "", *envelope(), "",
         "## Shared types", "", *shared_types(), "",
-        "## Shared fields", "", *shared_fields(), "",
     ]  # fmt: skip
     for title, members in groups():
         lines += [f"## {title}", ""]
@@ -202,7 +271,7 @@ def event_section(cls: type[events.Event]) -> list[str]:
     if fields:
         lines += table("field", "type", "default", "meaning")
         for name, field in fields.items():
-            meaning = field.description or ""
+            meaning = field.description or SHARED_FIELDS.get(name, "")
             lines.append(row(f"`{name}`", type_text(field.annotation), default_text(field), meaning))
         lines.append("")
     return lines
@@ -212,10 +281,10 @@ def configuration_page() -> str:
     """Return docs/configuration.md."""
     lines = [
         COMMENT, "", "# Configuration", "",
-        "A run is one TOML file with the sections below; they are defined in "
+        ("A run is one TOML file with the sections below; they are defined in "
         "[core/config.py](../core/config.py). A key without a default must be given. Unknown keys are refused, and "
         "numbers that could never make progress are refused before anything starts. On the command line, "
-        "`--set learner.lr=1e-4` changes one key.", "",
+        "`--set learner.lr=1e-4` changes one key."), "",
     ]  # fmt: skip
     for section, field in config.RunConfig.model_fields.items():
         cls = field.annotation

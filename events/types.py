@@ -49,6 +49,7 @@ FailureKind = Literal[
     "reward_expired",
     "cancelled",
 ]
+"""What went wrong with an attempt. Retries and quarantine are decided by it, never by the text of a message."""
 
 Blame = Literal["prompt", "engine", "environment", "infrastructure", "nobody"]
 """Who is charged: only failures blamed on a prompt count towards its quarantine."""
@@ -175,7 +176,7 @@ class PromptDrawn(Event):
     """A dataset item was drawn: draw number `prompt` is item `index` of `epoch`."""
 
     kind: Literal["prompt_drawn"] = "prompt_drawn"
-    prompt: int
+    prompt: int = Field(description="number of the draw, from 0 over the whole run")
     epoch: int
     index: int
 
@@ -270,7 +271,7 @@ class BatchTaken(Event):
 
     kind: Literal["batch_taken"] = "batch_taken"
     step: int
-    groups: tuple[int, ...]
+    groups: tuple[int, ...] = Field(description="numbers of the groups, in the order of the batch")
 
 
 # Trajectories

@@ -70,6 +70,12 @@ def interpreter(venv: Path) -> Path:
     return venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
+def works(python: Path) -> bool:
+    """Tell whether an interpreter starts and has pip. What an interrupted set-up left behind does not."""
+    command = [str(python), "-m", "pip", "--version"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 def run(*command: object) -> str:
     """Run `command` in the project's folder and return its output.
 
@@ -92,7 +98,7 @@ def run(*command: object) -> str:
 def make_environment(venv: Path) -> None:
     """Create `venv` with a pip that reads dependency groups, unless it is there and works."""
     python = interpreter(venv)
-    if not (python.exists() and subprocess.run([str(python), "-c", ""], check=False).returncode == 0):
+    if not (python.exists() and works(python)):
         print(f"creating {venv.name} with Python {sys.version.split()[0]}", flush=True)
         try:
             run(sys.executable, "-m", "venv", "--clear", venv)
@@ -150,7 +156,10 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="the environment (default: .venv)")
     arguments = parser.parse_args()
     if sys.version_info < PYTHON_OLDEST:
-        print(f"eventrain needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}.", file=sys.stderr)
+        print(
+            f"eventrain needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}.",
+            file=sys.stderr,
+        )
         print("Name another: make PYTHON=python3.12 ...", file=sys.stderr)
         return 1
     try:
