@@ -21,15 +21,24 @@ quick: ## run the tests that take less than a few seconds each
 	@$(SETUP) test
 	@$(BIN)/python -m pytest -m "not slow"
 
-# The type checker and the import check look for a package `eventrain`; its folders lie at the top, so
-# .build/eventrain holds links to them.
-check: ## lint, check types, check the direction of imports
+check: lint types imports ## lint, check types, check the direction of imports
+
+# The last two look for a package `eventrain`; its folders lie at the top, so .build/eventrain holds links to them.
+.PHONY: lint types imports links
+lint:
+	@$(SETUP) test
+	$(BIN)/ruff check --output-format concise .
+
+types: links
+	MYPYPATH=.build $(BIN)/mypy -p eventrain.core -p eventrain.events
+
+imports: links
+	PYTHONPATH=.build $(BIN)/lint-imports --no-logo
+
+links:
 	@$(SETUP) test
 	@mkdir -p .build/eventrain
 	@for part in core events adapters; do ln -sfn ../../$$part .build/eventrain/$$part; done
-	$(BIN)/ruff check .
-	MYPYPATH=.build $(BIN)/mypy -p eventrain.core -p eventrain.events
-	PYTHONPATH=.build $(BIN)/lint-imports
 
 bench: ## run every benchmark; each prints a table
 	@$(SETUP) bench
