@@ -1,0 +1,154 @@
+"""The local inference engine: the `Engine` port over a process that decodes with continuous batching.
+
+This is the parent's side and imports neither torch nor numpy; the work is done in `engine_process`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ...core.config import DeadlineSection, EngineSection, RolloutSection
+from ...core.ports import (
+    EngineError,
+    EngineGone,
+    EngineInfo,
+    GenerateRequest,
+    Generation,
+    PortError,
+    PromptRefused,
+    PromptTooLong,
+    SyncMode,
+)
+from ..worker import RemoteError, WorkerFailed, WorkerGone, WorkerProcess
+
+TARGET = "eventrain.adapters.torch.engine_process:make"
+
+_TYPED: dict[str, type[PortError]] = {
+    "PromptTooLong": PromptTooLong,
+    "PromptRefused": PromptRefused,
+    "EngineError": EngineError,
+}
+
+
+class TorchEngine:
+    """One engine in a process of its own. Its output is appended to `log_path`."""
+
+    def __init__(
+        self,
+        name: str,
+        model_path: Path,
+        section: EngineSection,
+        rollout: RolloutSection,
+        log_path: Path,
+        deadlines: DeadlineSection,
+    ) -> None:
+        self.name = name
+        self._model_path = model_path
+        self._section = section
+        self._rollout = rollout
+        self._log_path = log_path
+        self._deadlines = deadlines
+        self._worker: WorkerProcess | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, or None before the first start and after close."""
+        return self._worker.pid if self._worker is not None else None
+
+    async def start(self, weights: str, version: int) -> EngineInfo:
+        """Start the process, in the place of one that is there; see `Engine.start`. Raises `EngineGone`."""
+        await self.close()
+        threads = str(self._section.threads)
+        settings = {
+            "model_path": str(self._model_path),
+            "weights": weights,
+            "version": version,
+            "device": self._section.device,
+            "threads": self._section.threads,
+            "slots": self._section.slots,
+            "context_tokens": self._rollout.context_tokens,
+            "keep_cache": self._section.kv_after_sync == "keep",
+        }
+        try:
+            self._worker = await WorkerProcess.start(
+                TARGET,
+                settings,
+                name=self.name,
+                log_path=self._log_path,
+                deadline_s=self._deadlines.start_s,
+                env={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
+            )
+        except WorkerFailed as error:
+            raise EngineGone(str(error)) from error
+        return EngineInfo(**await self._call("info"))
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one completion; see `Engine.generate`. Cancelling frees its slot before the next step."""
+        answer = await self._call(
+            "generate",
+            request=request.request,
+            prompt=array("i", request.prompt_ids).tobytes(),
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            stop=list(request.stop_token_ids),
+            seed=request.seed,
+        )
+        return Generation(
+            token_ids=array("i", answer["tokens"]).tolist(),
+            logprobs=array("f", answer["logprobs"]).tolist(),
+            version_spans=tuple((version, count) for version, count in answer["version_spans"]),
+            finish_reason=answer["reason"],
+            queue_s=answer["queue_s"],
+        )
+
+    async def pause(self, mode: SyncMode) -> None:
+        """Stop decoding; see `Engine.pause`. ``in_flight`` does nothing: `load` needs no pause here.
+
+        Requests that have no slot yet wait for `resume` in every mode; ``drain`` does not wait for them. Cancelled,
+        the engine stays paused (or goes on draining) until `resume`.
+        """
+        if mode != "in_flight":
+            await self._call("pause", mode=mode)
+
+    async def load(self, weights: str, version: int) -> None:
+        """Take new weights between two steps, running or paused; see `Engine.load`.
+
+        Raises `EngineError` for a file that is not of this model: the engine then goes on with what it had.
+        Cancelled, it may or may not have taken them.
+        """
+        await self._call("load", weights=weights, version=version)
+
+    async def resume(self) -> None:
+        """Decode again after `pause`."""
+        await self._call("resume")
+
+    async def occupancy(self) -> tuple[int, int]:
+        """Return how many requests hold a slot, and how many wait for one."""
+        answer = await self._call("occupancy")
+        return answer["active"], answer["waiting"]
+
+    async def close(self) -> None:
+        """End the process. Requests in flight end in `EngineGone`. Idempotent."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.close(self._deadlines.close_s)
+
+    async def _call(self, method: str, **params: Any) -> Any:
+        if self._worker is None:
+            raise EngineGone(f"{self.name} is not started")
+        try:
+            return await self._worker.call(method, **params)
+        except WorkerGone as error:
+            raise EngineGone(str(error)) from error
+        except RemoteError as error:
+            _raise_typed(error)
+
+
+def _raise_typed(error: RemoteError) -> NoReturn:
+    kind = _TYPED.get(error.kind)
+    if kind is not None:
+        raise kind(error.message) from error
+    raise EngineError(str(error)) from error

@@ -1,0 +1,50 @@
+"""A real, tiny model: two layers of 32, 64 tokens, random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from eventrain.adapters.torch.weights import write_weights
+
+VOCABULARY = 64
+
+
+def tiny_llama(seed: int, *, kv_heads: int = 2, tied: bool = False) -> LlamaForCausalLM:
+    """Return a random two-layer Llama whose next token is far from certain and far from uniform."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model folder with config.json and the weights of seed 0."""
+    folder = tmp_path_factory.mktemp("model")
+    tiny_llama(0).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return two weights files of that model: the folder's own, and another."""
+    folder = tmp_path_factory.mktemp("weights")
+    paths = [folder / f"{version}.safetensors" for version in (0, 1)]
+    for seed, path in enumerate(paths):
+        write_weights(tiny_llama(seed), path)
+    return paths
