@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..events.record import Clock as RecordClock
-from ..events.types import VersionSpans
+from ..events.types import PayloadRef, VersionSpans
 
 
 class Clock(RecordClock, Protocol):
@@ -308,6 +308,18 @@ class Renderer(Protocol):
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of sampled tokens, without special tokens."""
+        ...
+
+
+class Payloads(Protocol):
+    """Where tokens and texts go; `eventrain.events.payload.PayloadStore` is the real one."""
+
+    def put(self, data: bytes) -> PayloadRef:
+        """Store `data`; it is on disk before the first event that names the reference."""
+        ...
+
+    def get(self, ref: PayloadRef) -> bytes:
+        """Return what was stored. Raises when it is missing or damaged."""
         ...
 
 

@@ -1,0 +1,1 @@
+"""Simulated engines, learners and environments in virtual time: the shipped core on a world that costs nothing."""

@@ -1,0 +1,264 @@
+"""Ports without weight: what tests, planning and the simulator put in the place of torch.
+
+Everything is deterministic: latencies and outcomes are functions of the request, given by whoever makes the world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.ports import (
+    Action,
+    Clock,
+    EngineGone,
+    EngineInfo,
+    GenerateRequest,
+    Generation,
+    LearnerInfo,
+    Message,
+    PromptTooLong,
+    StepOutcome,
+    SyncMode,
+    TrainBatch,
+    TrainResult,
+    WrittenFile,
+)
+from ...events.types import PayloadRef
+
+Hook = Callable[..., Awaitable[None]]
+
+
+async def nothing(*_: object) -> None:
+    """Do nothing: the hook of a world without faults."""
+
+
+@dataclass
+class SimulatedEngine:
+    """An engine that answers after `seconds(request)` with `length(request)` tokens of its current version."""
+
+    name: str
+    clock: Clock
+    seconds: Callable[[GenerateRequest], float] = lambda request: 1.0
+    length: Callable[[GenerateRequest], int] = lambda request: 3
+    context_tokens: int = 1000
+    slots: int = 64
+    on_generate: Hook = nothing
+    """Awaited before each answer, with the request; may raise a `PortError` or never return."""
+    on_load: Hook = nothing
+    on_start: Hook = nothing
+    version: int = -1
+    alive: bool = False
+    _running: asyncio.Event = field(default_factory=asyncio.Event)
+    _in_flight: int = 0
+    _died: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self, weights: str, version: int) -> EngineInfo:
+        """Serve with `version`."""
+        await self.on_start(version)
+        self.alive, self.version = True, version
+        self._running.set()
+        self._died = asyncio.Event()
+        return EngineInfo(self.context_tokens, self.slots, "simulated")
+
+    def die(self) -> None:
+        """Lose everything that is in flight, as a killed process would."""
+        self.alive = False
+        self._died.set()
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Answer, or fail as the hook says."""
+        if not self.alive:
+            raise EngineGone(f"{self.name} is not running")
+        if len(request.prompt_ids) >= self.context_tokens:
+            raise PromptTooLong(f"{len(request.prompt_ids)} tokens do not fit {self.context_tokens}")
+        self._in_flight += 1
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                answer = tasks.create_task(self._answer(request))
+                died = tasks.create_task(self._died.wait())
+                await asyncio.wait({answer, died}, return_when=asyncio.FIRST_COMPLETED)
+                died.cancel()
+                answer.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self._in_flight -= 1
+        if answer.cancelled():
+            raise EngineGone(f"{self.name} died")
+        return answer.result()
+
+    async def _answer(self, request: GenerateRequest) -> Generation:
+        await self._running.wait()
+        await self.on_generate(request)
+        count = min(self.length(request), request.max_tokens)
+        first = self.version
+        await self.clock.sleep(self.seconds(request) / 2)
+        await self._running.wait()
+        await self.clock.sleep(self.seconds(request) / 2)
+        head = count // 2 if self.version != first else 0
+        spans = ((first, head), (self.version, count - head)) if head else ((self.version, count),)
+        return Generation([7] * count, [-1.0] * count, spans, "stop", 0.0)
+
+    async def pause(self, mode: SyncMode) -> None:
+        """Stop; ``drain`` waits for what is in flight."""
+        if mode == "drain":
+            while self._in_flight:
+                await self.clock.sleep(0.01)
+        self._running.clear()
+
+    async def load(self, weights: str, version: int) -> None:
+        """Take new weights."""
+        await self.on_load(version)
+        if not self.alive:
+            raise EngineGone(f"{self.name} is not running")
+        self.version = version
+
+    async def resume(self) -> None:
+        """Go on."""
+        self._running.set()
+
+    async def close(self) -> None:
+        """End."""
+        self.die()
+
+
+@dataclass
+class SimulatedLearner:
+    """A learner whose steps take `seconds` and change nothing but the version."""
+
+    clock: Clock
+    seconds: float = 2.0
+    start_s: float = 1.0
+    on_train: Hook = nothing
+    on_checkpoint: Hook = nothing
+    version: int = 0
+    batches: list[TrainBatch] = field(default_factory=list)
+
+    async def start(self, checkpoint: str | None) -> LearnerInfo:
+        """Come up."""
+        await self.clock.sleep(self.start_s)
+        return LearnerInfo(self.version, 1, "simulated")
+
+    async def train(self, batch: TrainBatch) -> TrainResult:
+        """Take time and count."""
+        await self.on_train(batch)
+        await self.clock.sleep(self.seconds)
+        self.batches.append(batch)
+        self.version += 1
+        return TrainResult(0.5, {"grad_norm": 1.0}, {})
+
+    async def publish(self, path: str) -> WrittenFile:
+        """Name the weights."""
+        return WrittenFile(path, 1)
+
+    async def checkpoint(self, path: str) -> WrittenFile:
+        """Name the checkpoint."""
+        await self.on_checkpoint(path)
+        return WrittenFile(path, 1)
+
+    async def close(self) -> None:
+        """End."""
+
+
+@dataclass
+class SimulatedEnvironment:
+    """`turns` turns of `seconds` each; the reward is a function of item and seed."""
+
+    clock: Clock
+    turns: int = 1
+    seconds: float = 0.1
+    score: Callable[[Mapping[str, Any], int], float] = lambda item, seed: float(seed % 2)
+    on_step: Hook = nothing
+    _item: Mapping[str, Any] = field(default_factory=dict)
+    _seed: int = 0
+    _turn: int = 0
+
+    async def reset(self, item: Mapping[str, Any], seed: int) -> Sequence[Message]:
+        """Begin."""
+        self._item, self._seed = item, seed
+        return [Message("user", str(item))]
+
+    async def step(self, action: Action) -> StepOutcome:
+        """Answer."""
+        self._turn += 1
+        await self.on_step(self._item, self._seed, self._turn)
+        await self.clock.sleep(self.seconds)
+        return StepOutcome([Message("user", "go on")], done=self._turn >= self.turns)
+
+    async def reward(self) -> float:
+        """Score."""
+        return self.score(self._item, self._seed)
+
+
+@dataclass(frozen=True)
+class NumberedPrompts:
+    """Items ``{"number": index}`` in their own order."""
+
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def item(self, epoch: int, position: int) -> tuple[int, Mapping[str, Any]]:
+        """Return item `position`, the same in every epoch."""
+        return position, {"number": position}
+
+
+class SimulatedRenderer:
+    """Three tokens for every message."""
+
+    stop_token_ids: Sequence[int] = (2,)
+
+    def opening(self, messages: Sequence[Message]) -> list[int]:
+        """Return three tokens a message."""
+        return [5] * 3 * len(messages)
+
+    def reply(self, messages: Sequence[Message], *, after_stop: bool) -> list[int]:
+        """Return three tokens a message."""
+        return [6] * 3 * len(messages)
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Return the ids, as text."""
+        return " ".join(map(str, token_ids))
+
+
+@dataclass
+class SimulatedArtifacts:
+    """Paths that lead nowhere, and the list of what was dropped."""
+
+    dropped: list[str] = field(default_factory=list)
+
+    def weights(self, version: int) -> str:
+        """Return a name."""
+        return f"weights/{version}"
+
+    def checkpoint(self, step: int) -> str:
+        """Return a name."""
+        return f"checkpoints/{step}"
+
+    def absolute(self, path: str) -> str:
+        """Return it unchanged."""
+        return path
+
+    def drop(self, path: str) -> None:
+        """Note it."""
+        self.dropped.append(path)
+
+
+@dataclass
+class SimulatedPayloads:
+    """Payloads in memory."""
+
+    stored: list[bytes] = field(default_factory=list)
+
+    def put(self, data: bytes) -> PayloadRef:
+        """Keep `data`."""
+        self.stored.append(data)
+        return PayloadRef(digest="", length=len(data), pack=1, offset=len(self.stored) - 1)
+
+    def get(self, ref: PayloadRef) -> bytes:
+        """Return it."""
+        return self.stored[ref.offset]

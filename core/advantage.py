@@ -1,0 +1,55 @@
+"""Group-relative advantages, and the batch that the learner gets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from ..events.trajectory import decode_trajectory
+from .ports import Payloads, TrainBatch, TrainRow
+from .projections import Group
+
+
+def advantages(rewards: Sequence[float], kind: Literal["grpo", "dr_grpo"]) -> list[float]:
+    """Return each trajectory's advantage over its group.
+
+    ``grpo``: ``(r_i - mean(r)) / (std(r) + 1e-6)`` (arXiv 2402.03300, section 4.1.2; the standard deviation is the
+    population's). ``dr_grpo``: ``r_i - mean(r)`` (arXiv 2503.20783, section 3.2). Equal rewards give zeros.
+    """
+    mean = statistics.fmean(rewards)
+    if kind == "dr_grpo":
+        return [reward - mean for reward in rewards]
+    deviation = statistics.pstdev(rewards)
+    if deviation == 0:
+        return [0.0] * len(rewards)
+    return [(reward - mean) / (deviation + 1e-6) for reward in rewards]
+
+
+def train_batch(
+    step: int,
+    version: int,
+    groups: Sequence[Group],
+    payloads: Payloads,
+    kind: Literal["grpo", "dr_grpo"],
+) -> TrainBatch:
+    """Read the groups' payloads and return one row per trajectory, groups in the order given.
+
+    Raises `PayloadMissing`, `PayloadDamaged` or `PayloadInvalid`.
+    """
+    rows: list[TrainRow] = []
+    for group in groups:
+        completed = sorted(group.completed.values(), key=lambda c: int(c.trajectory.rpartition("/")[2]))
+        for one, advantage in zip(completed, advantages([c.reward for c in completed], kind), strict=True):
+            payload = decode_trajectory(payloads.get(one.payload))
+            rows.append(
+                TrainRow(
+                    trajectory=one.trajectory,
+                    tokens=payload.tokens,
+                    sampled=payload.sampled,
+                    logprobs=payload.logprobs,
+                    versions=payload.versions,
+                    advantage=advantage,
+                )
+            )
+    return TrainBatch(step=step, version=version, rows=tuple(rows))

@@ -1,0 +1,211 @@
+"""The engine pool: routes requests, keeps every engine alive, and readmits a restarted one only at the current weights.
+
+Routing is by load: the serving engine with the fewest calls per slot. An engine that dies is lost at once; the
+calls it held fail as retryable and are not charged to their prompts; it is restarted within its budget. When no
+engine is left and none may be restarted, the run ends with the first cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ..events.record import causing
+from ..events.types import (
+    EngineLost,
+    EngineRestarted,
+    EngineUp,
+    LlmCallFinished,
+    LlmCallStarted,
+    Outcome,
+    VersionSpans,
+)
+from .config import RunConfig
+from .failures import RunFailure, TrajectoryAborted, engine_failure, expiry_failure, one_line
+from .ports import Artifacts, Engine, EngineGone, GenerateRequest, Generation, PortError
+from .projections import Engines, EngineStatus, View
+from .waits import Edge, Expired, Waiter
+
+
+def route(engines: Engines) -> EngineStatus | None:
+    """Return the serving engine with the lowest load per slot, the newest weights first among equals."""
+    serving = engines.serving()
+    if not serving:
+        return None
+    return min(serving, key=lambda engine: (engine.in_flight / max(1, engine.slots), -engine.version, engine.name))
+
+
+def step(view: View, config: RunConfig) -> list[EngineRestarted]:
+    """Return the restarts that are due. Raises `RunFailure` when no engine is left to hope for."""
+    engines = view.engines.by_name.values()
+    lost = [engine for engine in engines if engine.state == "lost"]
+    due = [
+        EngineRestarted(engine=engine.name, restart=engine.restarts + 1)
+        for engine in lost
+        if engine.restarts < config.engine.restarts_max
+    ]
+    if not due and lost and len(lost) == len(engines):
+        first = min(lost, key=lambda engine: engine.lost_seq or 0)
+        raise RunFailure(
+            "no_engine_left",
+            f"every engine is lost and none may be restarted (engine.restarts_max = "
+            f"{config.engine.restarts_max}); {first.name}: {first.lost_message}",
+            first.lost_seq,
+        )
+    return due
+
+
+class EnginePool:
+    """The shell: starts and restarts engines, and makes calls on behalf of rollouts."""
+
+    def __init__(
+        self, view: View, config: RunConfig, engines: Sequence[Engine], artifacts: Artifacts, waiter: Waiter
+    ) -> None:
+        self.view = view
+        self.config = config
+        self.engines = {engine.name: engine for engine in engines}
+        self.artifacts = artifacts
+        self.waiter = waiter
+        self._tasks: asyncio.TaskGroup | None = None
+        self._closing: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Start all engines once weights are published, then restart lost ones, until cancelled."""
+        await self.waiter.until(self._weights, lambda: Edge("version", "the first weights", "none published"))
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                for name in self.engines:
+                    tasks.create_task(self._start(name), name=f"start {name}")
+                while True:
+                    for restart in await self.waiter.until(self._due, self._rest):
+                        record = self.waiter.publish(restart, cause=self.view.last_seq)
+                        with causing(record.seq):
+                            tasks.create_task(self._start(restart.engine), name=f"restart {restart.engine}")
+            finally:
+                self._tasks = None
+
+    def _weights(self) -> bool:
+        return self.view.trainer.published >= 0
+
+    def _due(self) -> list[EngineRestarted] | None:
+        return step(self.view, self.config) or None
+
+    def _rest(self) -> Edge:
+        states = [engine.state for engine in self.view.engines.by_name.values()]
+        return Edge("work", "a lost engine", f"{states.count('serving')}/{len(self.engines)} serving")
+
+    async def _start(self, name: str) -> None:
+        engine, limit_s = self.engines[name], self.config.deadlines.start_s
+        if name in self._closing:
+            await self._closing.pop(name)  # bounded by deadlines.close_s
+        try:
+            version = self.view.trainer.published
+            path = self.artifacts.absolute(self.view.trainer.published_path)
+            info = await self.waiter.bounded("engine_start", name, limit_s, engine.start(path, version))
+            while version < self.view.trainer.published:  # newer weights came meanwhile: never serve old ones
+                version = self.view.trainer.published
+                path = self.artifacts.absolute(self.view.trainer.published_path)
+                await self.waiter.bounded("weight_sync", name, limit_s, engine.load(path, version))
+                self.waiter.bus.fold()
+        except (PortError, Expired) as error:
+            self.lose(name, one_line(error))
+            return
+        self.waiter.publish(
+            EngineUp(
+                engine=name,
+                version=version,
+                context_tokens=info.context_tokens,
+                slots=info.slots,
+                device=info.device,
+            )
+        )
+
+    def lose(self, name: str, message: str) -> None:
+        """Declare an engine lost, once, and end what is left of it, which fails the calls that it holds."""
+        self.waiter.bus.fold()
+        status = self.view.engines.by_name.get(name)
+        if status is not None and status.state == "lost":
+            return
+        self.waiter.publish(EngineLost(engine=name, message=message))
+        self.waiter.bus.fold()
+        if self._tasks is None:
+            return  # the run is ending, and closes every engine itself
+        self._closing[name] = self._tasks.create_task(self._close(name), name=f"close {name}")
+
+    async def _close(self, name: str) -> None:
+        try:
+            work = self.engines[name].close()
+            await self.waiter.bounded("engine_close", name, self.config.deadlines.close_s, work)
+        except Expired:
+            return  # DeadlineExpired says so; a start that meets its remains fails with its own error
+
+    async def generate(self, request: GenerateRequest, trajectory: str, turn: int) -> tuple[Generation, float]:
+        """Sample one completion on the least loaded engine; return it and its seconds without the queue.
+
+        Waits while no engine serves. Raises `TrajectoryAborted` with a typed failure.
+        Cancelling aborts the request in the engine.
+        """
+        limit_s = self.config.deadlines.llm_call_s
+        try:
+            engine = await self.waiter.until(
+                lambda: route(self.view.engines),
+                lambda: Edge("engine_available", "a serving engine", self._rest().present),
+                deadline_s=limit_s,
+                waiter=trajectory,
+            )
+        except Expired:
+            raise TrajectoryAborted(expiry_failure("llm_call", limit_s)) from None
+        name = engine.name
+        started = self.waiter.publish(
+            LlmCallStarted(
+                trajectory=trajectory,
+                turn=turn,
+                engine=name,
+                prompt_tokens=len(request.prompt_ids),
+                max_tokens=request.max_tokens,
+                trace_parent=request.trace_parent,
+            )
+        )
+
+        def finished(
+            outcome: Outcome,
+            message: str = "",
+            generation: Generation | None = None,
+        ) -> float:
+            queue_s = generation.queue_s if generation else 0.0
+            seconds = max(0.0, self.waiter.elapsed_s(started.mono) - queue_s)
+            spans: VersionSpans = generation.version_spans if generation else ()
+            self.waiter.publish(
+                LlmCallFinished(
+                    trajectory=trajectory,
+                    turn=turn,
+                    engine=name,
+                    outcome=outcome,
+                    tokens=len(generation.token_ids) if generation else 0,
+                    version_spans=spans,
+                    queue_s=queue_s,
+                    seconds=seconds,
+                    finish_reason=generation.finish_reason if generation else "",
+                    message=message,
+                ),
+                cause=started.seq,
+            )
+            return seconds
+
+        work = self.engines[name].generate(request)
+        try:
+            generation = await self.waiter.bounded("llm_call", request.request, limit_s, work)
+        except Expired as expired:
+            finished("expired", str(expired))
+            raise TrajectoryAborted(expiry_failure("llm_call", limit_s)) from None
+        except asyncio.CancelledError:
+            finished("cancelled")
+            raise
+        except PortError as error:
+            gone = isinstance(error, EngineGone)
+            finished("lost" if gone else "failed", one_line(error))
+            if gone:
+                self.lose(name, one_line(error))
+            raise TrajectoryAborted(engine_failure(error)) from error
+        return generation, finished("completed", generation=generation)

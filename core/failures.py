@@ -1,0 +1,113 @@
+"""Failures as values: what went wrong, who is charged, and what is done about it.
+
+Every error of a port becomes one `Failure`; every failure of a trajectory gets one answer, decided by the pure
+`respond`. Nothing here catches what it does not know: an exception that is no `PortError` is a defect and ends
+the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..events.types import Blame, FailureKind, TrajectoryFailed
+from .config import FailureSection
+from .ports import EngineGone, PortError, PromptRefused, PromptTooLong
+from .projections import Group
+
+Effect = Literal["llm_call", "env_reset", "env_step", "reward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failure of a trajectory."""
+
+    kind: FailureKind
+    retryable: bool
+    blame: Blame
+    message: str
+
+
+class TrajectoryAborted(Exception):
+    """Ends a rollout with a typed failure; raised and caught inside core/ only."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class RunFailure(Exception):
+    """Ends the run. `error` is a short type for the log, `first_cause` the seq of the event that shows it."""
+
+    def __init__(self, error: str, message: str, first_cause: int | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+        self.first_cause = first_cause
+
+
+def engine_failure(error: PortError) -> Failure:
+    """Classify what an engine raised."""
+    message = one_line(error)
+    if isinstance(error, PromptTooLong):
+        return Failure("prompt_too_long", False, "prompt", message)
+    if isinstance(error, PromptRefused):
+        return Failure("refused", False, "prompt", message)
+    if isinstance(error, EngineGone):
+        return Failure("engine_lost", True, "engine", message)
+    return Failure("engine_error", True, "engine", message)
+
+
+def environment_failure(effect: Effect, error: Exception) -> Failure:
+    """Classify what an environment or its reward raised; user code may raise anything."""
+    kind: FailureKind = "reward_error" if effect == "reward" else "env_error"
+    return Failure(kind, True, "environment", f"{type(error).__name__}: {one_line(error)}")
+
+
+def expiry_failure(effect: Effect, limit_s: float) -> Failure:
+    """Describe an effect that took longer than it may."""
+    message = f"no answer within {limit_s:g} s"
+    if effect == "llm_call":
+        return Failure("llm_expired", True, "engine", message)
+    return Failure("reward_expired" if effect == "reward" else "env_expired", True, "environment", message)
+
+
+CANCELLED = Failure("cancelled", False, "nobody", "given up with its group or with the run")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Try the trajectory again after `delay_s`."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Fail the group; `quarantine` keeps the prompt from ever being drawn again."""
+
+    quarantine: bool
+
+
+def respond(failed: TrajectoryFailed, group: Group, strikes: int, limits: FailureSection) -> Retry | GiveUp:
+    """Decide what follows a failed attempt.
+
+    Permanent failures quarantine their prompt at once. Retryable ones are tried again with a delay that doubles,
+    on a budget of their own for what the engines did and for what the prompt or its environment did; only the
+    latter count as strikes against the prompt (`strikes` is how many its earlier groups have).
+    """
+    if not failed.retryable:
+        return GiveUp(quarantine=failed.blame == "prompt")
+    if failed.blame in ("prompt", "environment"):
+        attempts, allowed = group.prompt_failures[failed.trajectory], limits.attempts_max
+    else:
+        attempts, allowed = group.engine_failures[failed.trajectory], limits.engine_attempts_max
+    if attempts < allowed:
+        return Retry(min(limits.backoff_max_s, limits.backoff_s * 2 ** (attempts - 1)))
+    charged = failed.blame in ("prompt", "environment")
+    return GiveUp(quarantine=charged and strikes + 1 >= limits.strikes_max)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the error's message as one line of at most 300 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,312 @@
+"""The laws of the log, checked event by event: nothing disappears, nothing ends twice.
+
+This is a second bookkeeping, on purpose independent of the projections that decide: it knows only which event may
+follow which. A breach keeps the seq of the first event that broke the law; the auditor publishes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...events.record import Record
+from ...events.types import (
+    BatchTaken,
+    Blocked,
+    EnvStepFinished,
+    EnvStepStarted,
+    Event,
+    GroupBuffered,
+    GroupDiscarded,
+    GroupDispatched,
+    GroupEvicted,
+    GroupFailed,
+    GroupFiltered,
+    LlmCallFinished,
+    LlmCallStarted,
+    PhaseEntered,
+    PromptDrawn,
+    PromptQuarantined,
+    PromptReturned,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StepCompleted,
+    StepStarted,
+    SyncAcknowledged,
+    SyncFailed,
+    SyncStarted,
+    TrajectoryCompleted,
+    TrajectoryFailed,
+    TrajectoryStarted,
+    Unblocked,
+    WeightsPublished,
+)
+from .fold import Folded, on
+
+_GROUP_MOVES: dict[tuple[type[Event], str], str] = {
+    (GroupBuffered, "in_flight"): "buffered",
+    (GroupFiltered, "in_flight"): "filtered",
+    (GroupFailed, "in_flight"): "failed",
+    (GroupEvicted, "in_flight"): "evicted",
+    (GroupEvicted, "buffered"): "evicted",
+    (GroupDiscarded, "in_flight"): "discarded",
+    (GroupDiscarded, "buffered"): "discarded",
+    (BatchTaken, "buffered"): "training",
+    (StepCompleted, "training"): "trained",
+}
+ALIVE = ("in_flight", "buffered", "training")
+ENDED = ("trained", "filtered", "failed", "evicted", "discarded")
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A law that does not hold."""
+
+    law: str
+    seq: int
+    """First event after which it did not."""
+    expected: str
+    found: str
+
+
+@dataclass
+class Ledger(Folded):
+    """The books: every group, prompt, attempt, call, wait, version and nanosecond, and the breaches found."""
+
+    breaches: list[Breach] = field(default_factory=list)
+    groups: Counter[str] = field(default_factory=Counter)
+    """Groups by state; the values sum to `dispatched` at every event."""
+    dispatched: int = 0
+    prompts: Counter[str] = field(default_factory=Counter)
+    """Prompts by state: alive, trained, filtered, quarantined, returned; they sum to `drawn`."""
+    drawn: int = 0
+    phase_ns: int = 0
+    wall_ns: int = 0
+    """Both sum the run's own time; they are equal when it ends."""
+    _alive: dict[int, str] = field(default_factory=dict)
+    _dispatch: dict[int, GroupDispatched] = field(default_factory=dict)
+    _prompts: dict[int, str] = field(default_factory=dict)
+    _open: dict[str, set[Hashable]] = field(default_factory=dict)
+    _next_seq: int = -1
+    _next_step: int = 0
+    _published: int | None = None
+    _phase_since: int = 0
+    _started: int = 0
+    _limits: dict[str, int] = field(default_factory=dict)
+
+    def apply(self, record: Record) -> None:
+        """Check that `record` may follow what came before, and enter it in the books."""
+        if self._next_seq not in (-1, record.seq):
+            self._broken("seq", record, f"seq {self._next_seq}", f"seq {record.seq}")
+        self._next_seq = record.seq + 1
+        if record.cause is not None and record.cause >= record.seq:
+            self._broken("cause", record, "a cause before its effect", f"cause {record.cause}")
+        super().apply(record)
+
+    def _broken(self, law: str, record: Record, expected: str, found: str) -> None:
+        if not any(breach.law == law for breach in self.breaches):
+            self.breaches.append(Breach(law, record.seq, expected, found))
+
+    # The run's time
+
+    @on(RunStarted)
+    def _run_started(self, record: Record, event: RunStarted) -> None:
+        self._started = self._phase_since = record.mono
+        scheduler: dict[str, Any] = event.config.get("scheduler", {})
+        staleness, per_step = scheduler.get("max_staleness"), scheduler.get("groups_per_step")
+        if staleness is None or per_step is None:
+            return
+        window = per_step * (staleness + 1)
+        self._limits = {
+            "lag": staleness,
+            "in_flight": scheduler.get("permits") or window,
+            "buffered": scheduler.get("buffer_groups") or window,
+        }
+
+    @on(RunResumed)
+    def _run_resumed(self, record: Record, event: RunResumed) -> None:
+        self._started = self._phase_since = record.mono
+        self._open.clear()
+        self._published, self._next_step = None, event.step
+
+    @on(PhaseEntered)
+    def _phase_entered(self, record: Record, event: PhaseEntered) -> None:
+        self.phase_ns += record.mono - self._phase_since
+        self._phase_since = record.mono
+
+    @on(RunFinished, RunFailed)
+    def _run_ended(self, record: Record, event: RunFinished | RunFailed) -> None:
+        self.phase_ns += record.mono - self._phase_since
+        self.wall_ns += record.mono - self._started
+        if self.phase_ns != self.wall_ns:
+            self._broken("phase time", record, f"{self.wall_ns} ns", f"{self.phase_ns} ns in phases")
+        for kind, keys in self._open.items():
+            if keys:
+                self._broken(f"open {kind}", record, "none at the end", f"{len(keys)}: {sorted(map(str, keys))[:3]}")
+        if isinstance(event, RunFinished) and self.groups["in_flight"] + self.groups["training"]:
+            self._broken("groups", record, "none in flight at the end", str(dict(self.groups)))
+
+    # Groups
+
+    @on(GroupDispatched)
+    def _group_dispatched(self, record: Record, event: GroupDispatched) -> None:
+        if event.group in self._alive:
+            self._broken("groups", record, "a new group", f"group {event.group} is {self._alive[event.group]}")
+            return
+        self.dispatched += 1
+        self._alive[event.group], self._dispatch[event.group] = "in_flight", event
+        self.groups["in_flight"] += 1
+        self._bounded("in_flight", record)
+
+    @on(GroupBuffered, GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)
+    def _group_moved(self, record: Record, event: Any) -> None:
+        self._move(record, event.group)
+        self._bounded("buffered", record)
+        if isinstance(event, GroupFiltered) and event.group in self._dispatch:
+            self._prompt_moves(record, self._dispatch.pop(event.group).prompt, "alive", "filtered")
+
+    @on(BatchTaken)
+    def _batch_taken(self, record: Record, event: BatchTaken) -> None:
+        if event.step != self._next_step:
+            self._broken("steps", record, f"step {self._next_step}", f"step {event.step}")
+        self._next_step = event.step + 1
+        for group in event.groups:
+            self._move(record, group)
+            dispatch = self._dispatch.get(group)
+            if dispatch is not None and event.step - dispatch.version > self._limits.get("lag", event.step):
+                self._broken(
+                    "lag",
+                    record,
+                    f"at most {self._limits['lag']} versions",
+                    f"group {group} of version {dispatch.version} in step {event.step}",
+                )
+
+    @on(StepCompleted)
+    def _step_completed(self, record: Record, event: StepCompleted) -> None:
+        self._close("step", record, event.step)
+        if event.version != event.step + 1:
+            self._broken("versions", record, f"version {event.step + 1}", f"version {event.version}")
+        for group in [group for group, state in self._alive.items() if state == "training"]:
+            self._move(record, group)
+            self._prompt_moves(record, self._dispatch.pop(group).prompt, "alive", "trained")
+
+    def _move(self, record: Record, group: int) -> None:
+        before = self._alive.get(group, "not alive")
+        after = _GROUP_MOVES.get((type(record.event), before))
+        if after is None:
+            self._broken("groups", record, f"no {record.event.kind} of it", f"group {group} is {before}")  # type: ignore[attr-defined]
+            return
+        self.groups[before] -= 1
+        self.groups[after] += 1
+        if after in ALIVE:
+            self._alive[group] = after
+        else:
+            del self._alive[group]
+            if after in ("failed", "evicted", "discarded"):
+                self._dispatch.pop(group, None)
+        if sum(self.groups.values()) != self.dispatched:
+            self._broken("groups", record, f"{self.dispatched} dispatched", str(dict(self.groups)))
+
+    def _bounded(self, state: str, record: Record) -> None:
+        limit = self._limits.get(state)
+        if limit is not None and self.groups[state] > limit:
+            self._broken(f"{state} limit", record, f"at most {limit} groups", str(self.groups[state]))
+
+    # Prompts
+
+    @on(PromptDrawn)
+    def _prompt_drawn(self, record: Record, event: PromptDrawn) -> None:
+        before = self._prompts.get(event.prompt)
+        if before is None:
+            self.drawn += 1
+            self._prompts[event.prompt] = "alive"
+            self.prompts["alive"] += 1
+        else:
+            self._prompt_moves(record, event.prompt, "returned", "alive")
+
+    @on(PromptReturned)
+    def _prompt_returned(self, record: Record, event: PromptReturned) -> None:
+        self._prompt_moves(record, event.prompt, "alive", "returned")
+
+    @on(PromptQuarantined)
+    def _prompt_quarantined(self, record: Record, event: PromptQuarantined) -> None:
+        self._prompt_moves(record, event.prompt, "alive", "quarantined")
+
+    def _prompt_moves(self, record: Record, prompt: int, before: str, after: str) -> None:
+        found = self._prompts.get(prompt)
+        if found != before:
+            self._broken("prompts", record, f"prompt {prompt} {before}", f"{found or 'never drawn'}")
+            return
+        self._prompts[prompt] = after
+        self.prompts[before] -= 1
+        self.prompts[after] += 1
+
+    # What starts must end once
+
+    @on(TrajectoryStarted)
+    def _trajectory_started(self, record: Record, event: TrajectoryStarted) -> None:
+        self._begin("trajectory", record, (event.trajectory, event.attempt))
+
+    @on(TrajectoryCompleted, TrajectoryFailed)
+    def _trajectory_ended(self, record: Record, event: TrajectoryCompleted | TrajectoryFailed) -> None:
+        self._close("trajectory", record, (event.trajectory, event.attempt))
+
+    @on(LlmCallStarted)
+    def _llm_started(self, record: Record, event: LlmCallStarted) -> None:
+        self._begin("llm call", record, (event.trajectory, event.turn))
+
+    @on(LlmCallFinished)
+    def _llm_finished(self, record: Record, event: LlmCallFinished) -> None:
+        self._close("llm call", record, (event.trajectory, event.turn))
+
+    @on(EnvStepStarted)
+    def _env_started(self, record: Record, event: EnvStepStarted) -> None:
+        self._begin("env call", record, (event.trajectory, event.turn, event.call))
+
+    @on(EnvStepFinished)
+    def _env_finished(self, record: Record, event: EnvStepFinished) -> None:
+        self._close("env call", record, (event.trajectory, event.turn, event.call))
+
+    @on(StepStarted)
+    def _step_started(self, record: Record, event: StepStarted) -> None:
+        self._begin("step", record, event.step)
+
+    @on(SyncStarted)
+    def _sync_started(self, record: Record, event: SyncStarted) -> None:
+        self._begin("sync", record, event.engine)
+        if self._published is not None and event.version > self._published:
+            self._broken("versions", record, f"at most {self._published}", f"sync of {event.version}")
+
+    @on(SyncAcknowledged, SyncFailed)
+    def _sync_ended(self, record: Record, event: SyncAcknowledged | SyncFailed) -> None:
+        self._close("sync", record, event.engine)
+
+    @on(Blocked)
+    def _blocked(self, record: Record, event: Blocked) -> None:
+        self._begin("wait", record, record.seq)
+
+    @on(Unblocked)
+    def _unblocked(self, record: Record, event: Unblocked) -> None:
+        self._close("wait", record, event.blocked)
+
+    @on(WeightsPublished)
+    def _published_weights(self, record: Record, event: WeightsPublished) -> None:
+        if self._published is not None and event.version != self._published + 1:
+            self._broken("versions", record, f"version {self._published + 1}", f"version {event.version}")
+        self._published = event.version
+
+    def _begin(self, kind: str, record: Record, key: Hashable) -> None:
+        opened = self._open.setdefault(kind, set())
+        if key in opened:
+            self._broken(kind, record, "one at a time", f"{key} started twice")
+        opened.add(key)
+
+    def _close(self, kind: str, record: Record, key: Hashable) -> None:
+        opened = self._open.setdefault(kind, set())
+        if key not in opened:
+            self._broken(kind, record, "a start before its end", f"{key} ended and was not open")
+        opened.discard(key)

@@ -1,0 +1,204 @@
+"""A run: where everything is wired together, supervised, and ended.
+
+Actors live in one task group. The first exception of any of them ends all of them, and the log says which it was.
+However a run ends, every group in flight is accounted for, every process is closed, and the last event says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..events.bus import Bus
+from ..events.types import InvariantBroken, PhaseEntered, RunFailed, RunFinished, RunStarted, StopRequested
+from .collector import Collector
+from .config import RunConfig
+from .engine_pool import EnginePool
+from .evaluation import Evaluation
+from .failures import RunFailure, one_line
+from .policies import policy_for
+from .ports import Payloads, Ports
+from .projections import View
+from .projections.accounting import Ledger
+from .rollout import Rollouts
+from .trainer import TrainerActor
+from .waits import Expired, Waiter
+from .weight_sync import WeightSync
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How a run ended."""
+
+    outcome: str
+    """completed, interrupted, data_exhausted or failed."""
+    steps: int
+    version: int
+    seconds: float
+    error: str = ""
+    message: str = ""
+    exception: BaseException | None = None
+    """The first cause, where it was an exception."""
+
+
+class Run:
+    """One run on given ports, bus and payload store.
+
+    Make it, look at `view` while it runs, await `conduct` once.
+    """
+
+    def __init__(self, config: RunConfig, ports: Ports, bus: Bus, payloads: Payloads) -> None:
+        self.config = config
+        self.ports = ports
+        self.bus = bus
+        self.payloads = payloads
+        self.view = bus.register(View())
+        self.view.attempts.keep = config.failures.window
+        self.ledger = bus.register(Ledger())
+        self._me = Waiter(bus, ports.clock, "run")
+        self._first: tuple[str, BaseException] | None = None
+
+    async def conduct(self, stop: asyncio.Event) -> RunOutcome:
+        """Run to the end and return how it ended; setting `stop` asks for an early, clean one.
+
+        Does not raise for anything that goes wrong in the run: that is an outcome. Cancelling ends the run at
+        once, closes every process, and raises.
+        """
+        facts = self.ports.facts
+        started = self._me.publish(
+            RunStarted(
+                run=self.config.run.name,
+                config=self.config.model_dump(mode="json"),
+                code_version=str(facts.get("code_version", "")),
+                seed=self.config.run.seed,
+                host=str(facts.get("host", "")),
+                pid=int(facts.get("pid", 0)),
+                prompts=len(self.ports.prompts),
+            )
+        )
+        outcome = ""
+        try:
+            outcome = await self._actors(stop)
+        except BaseExceptionGroup as group:
+            if self._first is None:
+                self._first = ("run", group)
+        finally:
+            await self._close_ports()
+        return self._end(outcome, started.mono)
+
+    async def _actors(self, stop: asyncio.Event) -> str:
+        config, view, ports = self.config, self.view, self.ports
+        pool = EnginePool(view, config, ports.engines, ports.artifacts, self._waiter("engine_pool"))
+        rollouts = Rollouts(
+            config, ports.environments, ports.renderer, pool, self.payloads, self._waiter("rollout")
+        )
+        policy = policy_for(config)
+        collector = Collector(view, config, policy, ports.prompts, rollouts, self._waiter("collector"))
+        trainer = TrainerActor(
+            view,
+            config,
+            policy,
+            ports.learner,
+            self.payloads,
+            ports.artifacts,
+            WeightSync(view, config, pool, self._waiter("weight_sync")),
+            self._evaluation(rollouts),
+            self._waiter("trainer"),
+        )
+        async with asyncio.TaskGroup() as actors:
+            collecting = actors.create_task(self._supervised("collector", collector.run()), name="collector")
+            others = [
+                actors.create_task(self._supervised(name, work), name=name)
+                for name, work in (
+                    ("bus", self.bus.guard()),
+                    ("auditor", self._audit()),
+                    ("run", self._obey(stop)),
+                    ("engine_pool", pool.run()),
+                )
+            ]
+            outcome = await self._supervised("trainer", trainer.run())
+            self._me.publish(PhaseEntered(phase="finished", step=view.trainer.step))
+            collecting.cancel()
+            await asyncio.wait({collecting})  # its groups are accounted for before the engines go
+            for task in others:
+                task.cancel()
+        return outcome
+
+    def _waiter(self, actor: str) -> Waiter:
+        return Waiter(self.bus, self.ports.clock, actor)
+
+    def _evaluation(self, rollouts: Rollouts) -> Evaluation | None:
+        if self.ports.eval_prompts is None:
+            return None
+        return Evaluation(self.view, self.config, self.ports.eval_prompts, rollouts, self._waiter("evaluation"))
+
+    async def _supervised(self, actor: str, work: Coroutine[Any, Any, T]) -> T:
+        """Run an actor; note the first exception of all actors before it ends the others."""
+        try:
+            return await work
+        except Exception as error:
+            if self._first is None:
+                self._first = (actor, first_leaf(error))
+            raise
+
+    async def _obey(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._me.publish(StopRequested(reason="interrupted"))
+
+    async def _audit(self) -> None:
+        """Publish every breach of a law that the ledger finds."""
+        told = 0
+        while True:
+            await self.bus.watch(lambda: len(self.ledger.breaches) > told)
+            for breach in self.ledger.breaches[told:]:
+                self.bus.publish(
+                    "auditor",
+                    InvariantBroken(
+                        law=breach.law, broken_by=breach.seq, expected=breach.expected, found=breach.found
+                    ),
+                    cause=breach.seq,
+                )
+                told += 1
+
+    async def _close_ports(self) -> None:
+        limit_s = self.config.deadlines.close_s
+
+        async def close(name: str, work: Coroutine[Any, Any, None]) -> None:
+            try:
+                await self._me.bounded("close", name, limit_s, work)
+            except Expired:
+                return  # the log says so; the process ends with ours
+
+        async with asyncio.TaskGroup() as closing:
+            for engine in self.ports.engines:
+                closing.create_task(close(engine.name, engine.close()))
+            closing.create_task(close("learner", self.ports.learner.close()))
+
+    def _end(self, outcome: str, started_ns: int) -> RunOutcome:
+        trainer, seconds = self.view.trainer, self._me.elapsed_s(started_ns)
+        if self._first is None:
+            self._me.publish(
+                RunFinished.model_validate(
+                    {"outcome": outcome, "steps": trainer.step, "version": trainer.version, "seconds": seconds}
+                )
+            )
+            return RunOutcome(outcome, trainer.step, trainer.version, seconds)
+        actor, cause = self._first
+        error = cause.error if isinstance(cause, RunFailure) else type(cause).__name__
+        seq = cause.first_cause if isinstance(cause, RunFailure) else None
+        message = one_line(cause)
+        self._me.publish(
+            RunFailed(failed_actor=actor, error=error, message=message, first_cause=seq), cause=seq
+        )
+        return RunOutcome("failed", trainer.step, trainer.version, seconds, error, message, cause)
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """Return the first exception inside nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,139 @@
+"""The one way to wait, and the one way to ask the outside.
+
+`Waiter.until` is how an actor waits: it has a name, it is in the log while it lasts, and no wakeup can be lost
+because the predicate is checked again after every fold. `bounded` is how an effect is awaited: with a deadline
+whose expiry is an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..events.bus import Bus
+from ..events.record import Clock, Record
+from ..events.types import Blocked, DeadlineExpired, EdgeName, Event, Unblocked
+
+T = TypeVar("T")
+
+
+class Expired(Exception):
+    """A wait or an effect took longer than its deadline allows; the log says so already."""
+
+    def __init__(self, effect: str, subject: str, limit_s: float) -> None:
+        super().__init__(f"{effect} of {subject}: no end within {limit_s:g} s")
+        self.effect = effect
+        self.limit_s = limit_s
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What is waited for: its name, what is needed, and what there is."""
+
+    name: EdgeName
+    awaited: str
+    present: str
+
+
+class Waiter:
+    """An actor's hold on the bus: it publishes in the actor's name and waits in it."""
+
+    def __init__(self, bus: Bus, clock: Clock, actor: str) -> None:
+        self.bus = bus
+        self.clock = clock
+        self.actor = actor
+
+    def publish(self, event: Event, *, cause: int | None = None, corr: str | None = None) -> Record:
+        """Append an event; see `Bus.publish`."""
+        return self.bus.publish(self.actor, event, cause=cause, corr=corr)
+
+    def elapsed_s(self, since_ns: int) -> float:
+        """Return the seconds since `since_ns` of the monotonic clock."""
+        return (self.clock.mono_ns() - since_ns) / 1e9
+
+    async def until(
+        self,
+        ready: Callable[[], T | None],
+        edge: Callable[[], Edge],
+        *,
+        deadline_s: float | None = None,
+        waiter: str | None = None,
+    ) -> T:
+        """Return the first value of `ready` that is neither None nor False; wait for it if need be.
+
+        `ready` reads projections only. While it waits, the log holds a Blocked event with what `edge` says.
+        Raises `Expired` after `deadline_s`. Cancelling ends the wait with Unblocked(cancelled) and changes
+        nothing else.
+        """
+        self.bus.fold()
+        value = ready()
+        if value is not None and value is not False:
+            return value
+        found: list[T] = []
+
+        def holds() -> bool:
+            value = ready()
+            if value is None or value is False:
+                return False
+            found[:] = [value]
+            return True
+
+        async with self._blocked(edge(), deadline_s, waiter or self.actor):
+            await self.bus.watch(holds)
+        return found[0]
+
+    async def durable(self, record: Record, *, deadline_s: float) -> None:
+        """Wait until `record` is on disk. Raises `LogWriteError`, or `Expired` after `deadline_s`."""
+        if self.bus.durable_seq >= record.seq:
+            return
+        edge = Edge("durable", f"seq {record.seq}", f"seq {self.bus.durable_seq}")
+        async with self._blocked(edge, deadline_s, self.actor):
+            await self.bus.durable(record.seq)
+
+    @asynccontextmanager
+    async def _blocked(self, edge: Edge, deadline_s: float | None, waiter: str) -> AsyncIterator[None]:
+        blocked = self.publish(
+            Blocked(waiter=waiter, edge=edge.name, awaited=edge.awaited, present=edge.present)
+        )
+
+        def unblocked(outcome: str) -> None:
+            self.publish(
+                Unblocked(
+                    waiter=waiter,
+                    edge=edge.name,
+                    blocked=blocked.seq,
+                    outcome=outcome,  # type: ignore[arg-type]
+                    seconds=self.elapsed_s(blocked.mono),
+                )
+            )
+
+        limit = asyncio.timeout(deadline_s)
+        try:
+            async with limit:
+                yield
+        except TimeoutError:
+            if deadline_s is None or not limit.expired():
+                raise
+            subject = f"{edge.name}({edge.awaited})"
+            self.publish(DeadlineExpired(effect="wait", subject=subject, limit_s=deadline_s), cause=blocked.seq)
+            unblocked("expired")
+            raise Expired("wait", subject, deadline_s) from None
+        except BaseException:
+            unblocked("cancelled")
+            raise
+        unblocked("ready")
+
+    async def bounded(self, effect: str, subject: str, limit_s: float, work: Awaitable[T]) -> T:
+        """Await `work` for at most `limit_s`; then publish DeadlineExpired, cancel it and raise `Expired`."""
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.publish(DeadlineExpired(effect=effect, subject=subject, limit_s=limit_s))
+            raise Expired(effect, subject, limit_s) from None
