@@ -30,7 +30,7 @@ lint:
 	$(BIN)/ruff check --output-format concise .
 
 types: links
-	MYPYPATH=.build $(BIN)/mypy -p eventrain.core -p eventrain.events
+	MYPYPATH=.build $(BIN)/mypy -p eventrain.core -p eventrain.events -p eventrain.adapters
 
 imports: links
 	PYTHONPATH=.build $(BIN)/lint-imports --no-logo

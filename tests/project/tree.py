@@ -34,14 +34,16 @@ def committed_files() -> Iterator[Path]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Yield the absolute names of modules that `path` imports, wherever in the file."""
+    """Yield the absolute names of all that `path` imports, wherever in the file: modules and what is in them."""
     package = ["eventrain", *path.relative_to(ROOT).parent.parts]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
-            yield ".".join([*above, *([node.module] if node.module else [])])
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            yield source
+            yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
 def dotted_names(path: Path) -> Iterator[tuple[str, int]]:
