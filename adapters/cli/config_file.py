@@ -21,18 +21,23 @@ from .config_errors import problem_lines
 from .failures import BadInput
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: Path, overrides: Sequence[str] = (), *, check_paths: bool = True) -> RunConfig:
     """Return the configuration in the TOML file `path`, changed by `overrides` (``"learner.lr=3e-4"``).
 
     Relative `model.path` and `data.path` start at the file's folder and come back absolute, so that the run's log
-    says which files were read. Raises `BadInput` with one line per problem.
+    says which files were read. Raises `BadInput` with one line per problem; with `check_paths`, a path that leads
+    nowhere is one.
     """
     table = read_toml(path)
     changes = [parse_override(text) for text in overrides]
     for keys, value in changes:
         _put(table, keys, value)
     config = validate(table, path.name, overridden=[".".join(keys) for keys, _ in changes])
-    return _with_absolute_paths(config, path)
+    config = _with_absolute_paths(config, path)
+    problems = _paths_that_lead_nowhere(config, path.name) if check_paths else []
+    if problems:
+        raise BadInput(problems)
+    return config
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -112,16 +117,20 @@ def _toml_problem(message: str, text: str) -> tuple[str, int]:
 
 def _with_absolute_paths(config: RunConfig, path: Path) -> RunConfig:
     base = path.resolve().parent
-    model_path = base / Path(config.model.path).expanduser()
-    problems = []
-    if not model_path.is_dir():
-        problems.append(f'{path.name}: model.path = "{config.model.path}": no such folder ({model_path})')
-    changes: dict[str, Any] = {"model": config.model.model_copy(update={"path": str(model_path)})}
+
+    def absolute(name: str) -> str:
+        return str(base / Path(name).expanduser())
+
+    changes: dict[str, Any] = {"model": config.model.model_copy(update={"path": absolute(config.model.path)})}
     if config.data.path is not None:
-        data_path = base / Path(config.data.path).expanduser()
-        if not data_path.is_file():
-            problems.append(f'{path.name}: data.path = "{config.data.path}": no such file ({data_path})')
-        changes["data"] = config.data.model_copy(update={"path": str(data_path)})
-    if problems:
-        raise BadInput(problems)
+        changes["data"] = config.data.model_copy(update={"path": absolute(config.data.path)})
     return config.model_copy(update=changes)
+
+
+def _paths_that_lead_nowhere(config: RunConfig, source: str) -> list[str]:
+    problems = []
+    if not Path(config.model.path).is_dir():
+        problems.append(f'{source}: model.path = "{config.model.path}": no such folder')
+    if config.data.path is not None and not Path(config.data.path).is_file():
+        problems.append(f'{source}: data.path = "{config.data.path}": no such file')
+    return problems

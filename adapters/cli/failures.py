@@ -7,6 +7,11 @@ from typing import IO, Any
 
 import click
 
+from ...core.ports import PortError
+from ...events.errors import LogDamaged, LogWriteError, PayloadDamaged, PayloadMissing, RunFolderError
+from ...events.trajectory import PayloadInvalid
+from ..wording import MissingExtra
+
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -32,3 +37,36 @@ class BadInput(CommandFailed):
     """What the user gave (a file, a key, a number, a folder) cannot be worked with."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """Return the first real exception inside a group of exceptions, or `error` itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def expected_failure(error: BaseException) -> CommandFailed | None:
+    """Return the line and exit code for an exception that says something about the user's world, else None.
+
+    None means a defect of ours: the exception's type and message are then all that can be said in one line.
+    """
+    text = " ".join(str(error).split())
+    match error:
+        case CommandFailed():
+            return error
+        case RunFolderError() | MissingExtra():
+            return BadInput([text])
+        case (
+            LogWriteError()
+            | LogDamaged()
+            | PayloadMissing()
+            | PayloadDamaged()
+            | PayloadInvalid()
+            | PortError()
+        ):
+            return CommandFailed([text])
+        case OSError() if error.strerror:
+            about = f"{error.filename}: " if error.filename else ""
+            return CommandFailed([f"{about}{error.strerror.lower()}"])
+    return None

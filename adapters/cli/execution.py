@@ -1,0 +1,188 @@
+"""Carry out a run for the command line: folder, wiring, signals, what is shown, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from ...core.config import RunConfig
+from ...core.ports import Clock, Ports
+from ...core.run import Run, RunOutcome
+from ...events.bus import Bus
+from ...events.folder import RunFolder
+from ...events.log import LogWriter
+from ...events.payload import PayloadStore
+from .failures import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput, first_leaf
+from .screen import Screen
+
+LAST_LINES_S = 2.0
+"""How long the screen may take to show the last events of a run that has ended."""
+
+EXTRAS = {"torch": "torch", "transformers": "torch", "safetensors": "torch", "numpy": "torch"}
+"""Libraries that a run may miss, and the extra that brings them."""
+
+FINISHING = "finishing: saving what there is; Ctrl-C again to stop at once"
+
+
+def default_run_dir(name: str, now: datetime.datetime | None = None) -> Path:
+    """Return ``runs/<name>-<UTC time>``, with a number behind it where that is taken."""
+    stamp = f"{now or datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+    safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in name).lstrip(".") or "run"
+    path = Path("runs") / f"{safe}-{stamp}"
+    for count in range(2, 100):
+        if not path.exists():
+            break
+        path = Path("runs") / f"{safe}-{stamp}-{count}"
+    return path
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[RunFolder]:
+    """Make the folder of a new run, and take it away again when the block finds the input bad.
+
+    Raises `RunFolderError` when it cannot be made.
+    """
+    existed = path.exists()
+    folder = RunFolder.create(path)
+    try:
+        yield folder
+    except BadInput:
+        parts = (folder.events, folder.payloads, folder.weights, folder.checkpoints, folder.logs)
+        for part in (*parts, *([] if existed else [path])):
+            with contextlib.suppress(OSError):  # not empty: whatever lies there is not ours to delete
+                part.rmdir()
+        raise
+
+
+def exit_code(outcome: RunOutcome) -> int:
+    """Return the exit code that says how the run ended."""
+    return {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}.get(outcome.outcome, EXIT_DONE)
+
+
+def execute(config: RunConfig, folder: RunFolder, base: Path, *, debug: bool = False) -> RunOutcome:
+    """Run `config` in the new run folder and return how it ended.
+
+    `base` is where relative paths of the configuration start. Raises `BadInput` when the parts cannot be built.
+    The traceback of whatever ends the run is written to the run's ``logs`` folder.
+    """
+    with _traceback_kept(folder):
+        ports = _built(config, folder, base)
+        with Screen(config, folder.path, debug=debug) as screen:
+            outcome = asyncio.run(_supervised(config, ports, folder, screen))
+        if screen.failure is not None:
+            click.echo(f"the view stopped early, the run did not: {screen.failure}", err=True)
+        if outcome.exception is not None:
+            _keep_traceback(folder, outcome.exception)
+            if debug:
+                traceback.print_exception(outcome.exception)
+        return outcome
+
+
+def _built(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
+    try:
+        from ..wire import build
+
+        return build(config, folder, base)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(error.name or "")
+        if extra is None:
+            raise
+        raise BadInput([f"{error.name} is not installed: pip install 'eventrain[{extra}]'"]) from error
+    except ValueError as error:
+        raise BadInput([" ".join(str(error).split())]) from error
+
+
+async def _supervised(config: RunConfig, ports: Ports, folder: RunFolder, screen: Screen) -> RunOutcome:
+    """Run with signals connected and the screen beside it. Cancelling cancels the run."""
+    stop = asyncio.Event()
+    with _written(folder, config, ports.clock) as (bus, payloads):
+        run = Run(config, ports, bus, payloads)
+        with _signals(stop, screen):
+            async with asyncio.TaskGroup() as group:
+                showing = group.create_task(screen.show(bus, run.view), name="screen")
+                outcome = await run.conduct(stop)
+                bus.close()
+                await asyncio.wait({showing}, timeout=LAST_LINES_S)
+                showing.cancel()
+    return outcome
+
+
+@contextlib.contextmanager
+def _written(folder: RunFolder, config: RunConfig, clock: Clock) -> Iterator[tuple[Bus, PayloadStore]]:
+    """Hold the run's lock and its open log and payload store.
+
+    The end of the block waits until everything is on disk; it raises `LogWriteError` when something cannot be.
+    """
+    with folder.lock() as epoch, contextlib.closing(PayloadStore(folder.payloads)) as payloads:
+        writer = LogWriter(
+            folder.events,
+            run=config.run.name,
+            epoch=epoch,
+            first_seq=0,
+            segment_bytes=config.log.segment_bytes,
+            before_commit=(payloads.sync,),
+        )
+        with contextlib.closing(writer):
+            yield Bus(clock, writer), payloads
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event, screen: Screen) -> Iterator[None]:
+    """Make the first Ctrl-C, and SIGTERM, ask the run to stop, and a further Ctrl-C end the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def finish() -> None:
+        if not stop.is_set():
+            stop.set()
+            screen.notice(FINISHING)
+
+    def interrupted() -> None:
+        if stop.is_set():
+            _leave_at_once()
+        finish()
+
+    handlers = {signal.SIGINT: interrupted, signal.SIGTERM: finish}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+def _leave_at_once() -> None:
+    """End this process now. Engines and learner end by themselves when their channel to it closes."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h\n")  # the live panel hides the cursor
+        sys.stderr.flush()
+    os._exit(EXIT_INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _traceback_kept(folder: RunFolder) -> Iterator[None]:
+    """Keep the traceback of whatever goes wrong in the block, and let it go on."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(first_leaf(error), BadInput):
+            _keep_traceback(folder, error)
+        raise
+
+
+def _keep_traceback(folder: RunFolder, error: BaseException) -> None:
+    """Write the traceback of `error` to the run's logs folder, whether or not anybody asked to see it."""
+    stamp = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+    with contextlib.suppress(OSError):  # a full disk must not hide the first cause
+        folder.logs.mkdir(parents=True, exist_ok=True)
+        text = "".join(traceback.format_exception(error))
+        (folder.logs / f"traceback-{stamp}.txt").write_text(text, encoding="utf-8")

@@ -1,0 +1,84 @@
+"""The `eventrain` command: one group, five commands, and one place where exceptions become lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from .demo_command import demo_command
+from .events_command import events_command
+from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure, first_leaf
+from .run_command import run_command
+from .show_command import show_command
+from .status_command import status_command
+
+HELP = """Asynchronous reinforcement learning of language models; a run is the fold of its event log.
+
+\b
+Begin with:
+  eventrain demo                    a small policy learns a game, in under three minutes
+  eventrain run CONFIG.toml         train what a configuration says
+\b
+Look at a run, going on or ended:
+  eventrain status RUN              where it stands
+  eventrain events RUN --follow     what happens
+  eventrain show RUN 57/3           one trajectory
+"""
+
+
+class Commands(click.Group):
+    """The commands, with every exception turned into one clear line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that `ctx` names.
+
+        Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. A traceback is printed only with --debug.
+        """
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException) as error:
+            if ctx.meta.get("eventrain.debug") and error.__cause__ is not None:
+                traceback.print_exception(error.__cause__)
+            raise
+        except (KeyboardInterrupt, click.Abort):
+            ctx.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            # The reader (head, less) has seen enough. Nothing may be flushed into the closed pipe at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(EXIT_DONE)
+        except Exception as error:
+            if ctx.meta.get("eventrain.debug"):
+                traceback.print_exception(error)
+            raise failure_of(error) from error
+
+
+def failure_of(error: BaseException) -> CommandFailed:
+    """Return what the command says of `error`."""
+    leaf = first_leaf(error)
+    expected = expected_failure(leaf)
+    if expected is not None:
+        return expected
+    text = " ".join(str(leaf).split())
+    return CommandFailed(
+        [f"eventrain: {type(leaf).__name__}: {text} (a defect; --debug prints the traceback)"]
+    )
+
+
+@click.group(cls=Commands, help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("eventrain"), prog_name="eventrain", message="%(prog)s %(version)s")
+def commands() -> None:
+    """Hold the commands."""
+
+
+for _command in (run_command, demo_command, status_command, events_command, show_command):
+    commands.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line; what the `eventrain` script calls."""
+    commands.main(prog_name="eventrain")

@@ -1,0 +1,61 @@
+"""Open a run's folder for reading, as all the commands that look at a run do."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...events.folder import RunFolder
+from ...events.reader import LogReader
+from ...events.record import Record
+from .failures import BadInput
+
+
+def open_run(path: Path) -> RunFolder:
+    """Return the run in folder `path`. Raises `BadInput` when there is none, with runs that are near it."""
+    if not path.exists():
+        raise BadInput([f"{path}: no such folder{_runs_nearby(path)}"])
+    if not (path / "events").is_dir():
+        raise BadInput([f"{path}: is no run (it has no events folder){_runs_nearby(path)}"])
+    return RunFolder.open(path)
+
+
+def reader_of(folder: RunFolder) -> LogReader:
+    """Return a reader of the run's log, live or finished."""
+    return LogReader(folder.events)
+
+
+def is_being_written(folder: RunFolder) -> bool:
+    """Return whether a process holds the run's lock and, as far as can be seen from this host, lives."""
+    holder = folder.holder()
+    if holder is None:
+        return False
+    if holder.host != socket.gethostname():
+        return True
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody else's, and alive
+    return True
+
+
+def first_record(records: Iterable[Record], path: Path) -> Record:
+    """Return the first of `records`. Raises `BadInput` when the log is still empty."""
+    for record in records:
+        return record
+    raise BadInput([f"{path}: the log is empty: the run has not begun yet"])
+
+
+def _runs_nearby(path: Path) -> str:
+    """Return a hint at runs in the same folder, or below the one that was named."""
+    places = [path] if path.is_dir() else [path.parent, Path("runs")]
+    runs = [found.parent for place in places if place.is_dir() for found in sorted(place.glob("*/events"))]
+    if not runs:
+        return ""
+    near = difflib.get_close_matches(str(path), [str(run) for run in runs], n=1, cutoff=0.0)
+    return f"; did you mean {near[0]}?" if near else ""

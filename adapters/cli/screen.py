@@ -1,0 +1,95 @@
+"""What the user sees while a run goes on: on a terminal a live panel below log lines, elsewhere JSON log lines.
+
+It can neither slow the run nor stop it. Output goes through a thread (`UnblockingStream`), events come through a
+lossy subscription, and what goes wrong here ends the view and is told once the run is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+
+from ...core.config import RunConfig
+from ...core.projections import View
+from ...events.bus import Bus
+from ..console import ProgressPanel, draw, live_panel
+from ..logging import EventLogger, configure
+from .unblocking_stream import UnblockingStream
+
+BEHIND_MAX = 4096
+"""Records that log lines may lag behind the run; more are skipped."""
+
+STEP_LINES = 30
+"""About so many step lines of a whole run are printed above the live panel."""
+
+
+class Screen:
+    """The view of one run; a context manager around it, whose exit waits for the last output."""
+
+    def __init__(self, config: RunConfig, path: Path, *, debug: bool = False) -> None:
+        self.failure: Exception | None = None
+        """What ended the view early, if anything did."""
+        self._config = config
+        self._path = path
+        self._debug = debug
+        self._stream = UnblockingStream(sys.stderr)
+        self._panel: ProgressPanel | None = None
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether somebody can watch."""
+        return self._stream.isatty() and os.environ.get("TERM") != "dumb"
+
+    def __enter__(self) -> Screen:
+        self._log_to(None if self.on_terminal else self._stream)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+        self._log_to(None)
+
+    def _log_to(self, stream: UnblockingStream | None) -> None:
+        colors = self.on_terminal and "NO_COLOR" not in os.environ
+        configure(human=self.on_terminal, colors=colors, debug=self._debug, stream=stream)
+
+    async def show(self, bus: Bus, view: View) -> None:
+        """Show the run until the bus is closed. Cancelling takes the panel away; neither touches the run."""
+        lines = bus.subscribe("log_lines", lossy_after=BEHIND_MAX)
+        try:
+            async with AsyncExitStack() as stack:
+                every = 1
+                if self.on_terminal:
+                    every = max(1, self._config.run.steps // STEP_LINES)
+                    await self._open_panel(view, stack)
+                logger = EventLogger(step_every=every)
+                async for batch in lines:
+                    for record in batch:
+                        logger.apply(record)
+        except Exception as error:  # noqa: BLE001 - kept, and told when the run is over: a view never stops a run
+            self.failure = error
+        finally:
+            lines.close()
+
+    async def _open_panel(self, view: View, stack: AsyncExitStack) -> None:
+        self._panel = ProgressPanel(view, self._config, str(self._path), time.monotonic_ns)
+        console = Console(file=self._stream, force_terminal=True)  # type: ignore[arg-type]
+        live = stack.enter_context(live_panel(self._panel, console))
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        drawing = group.create_task(draw(live), name="draw")
+        stack.callback(drawing.cancel)
+
+    def notice(self, text: str) -> None:
+        """Show `text` from now on."""
+        if self._panel is not None:
+            self._panel.notice = text
+        else:
+            self._stream.write(f"{text}\n")

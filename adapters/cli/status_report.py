@@ -1,0 +1,343 @@
+"""What `eventrain status` says: the facts, folded from a log, and their two forms."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import click
+
+from ...core.config import RunConfig
+from ...core.projections import View
+from ...events.record import Record
+from ...events.types import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    DeadlineExpired,
+    InvariantBroken,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StallCleared,
+    StallDetected,
+)
+from .failures import BadInput
+from .quantities import bar, number, seconds, size, sparkline, table
+
+Life = Literal["running", "completed", "interrupted", "data_exhausted", "failed", "gone"]
+
+
+@dataclass
+class RunStatus:
+    """Everything that is said of a run. `now_ts` is the time at which it is said, UTC nanoseconds."""
+
+    path: Path
+    now_ts: int
+    view: View = field(default_factory=View)
+    started: RunStarted | None = None
+    started_ts: int = 0
+    ended: RunFinished | RunFailed | None = None
+    host: str = ""
+    pid: int = 0
+    resumed: int = 0
+    checkpoint: CheckpointCommitted | None = None
+    expired: Counter[str] = field(default_factory=Counter)
+    broken: list[InvariantBroken] = field(default_factory=list)
+    stalls: dict[int, StallDetected] = field(default_factory=dict)
+    checkpoints_failed: int = 0
+    alive: bool = False
+
+    @classmethod
+    def of(
+        cls, path: Path, records: Iterable[Record], *, being_written: bool, now_ts: int | None = None
+    ) -> RunStatus:
+        """Fold `records` of the run in folder `path`; `being_written` says that a process holds its lock.
+
+        Raises `BadInput` when there are no records.
+        """
+        status = cls(path, time.time_ns() if now_ts is None else now_ts)
+        for record in records:
+            status.apply(record)
+        if status.started is None:
+            raise BadInput([f"{path}: the log is empty: the run has not begun yet"])
+        status.alive = status.ended is None and being_written
+        return status
+
+    def apply(self, record: Record) -> None:
+        """Fold one record."""
+        self.view.apply(record)
+        match record.event:
+            case RunStarted() as event:
+                self.started, self.started_ts = event, record.ts
+                self.host, self.pid = event.host, event.pid
+            case RunResumed() as event:
+                self.ended = None
+                self.host, self.pid = event.host or self.host, event.pid or self.pid
+                self.resumed += 1
+            case RunFinished() | RunFailed() as event:
+                self.ended = event
+            case CheckpointCommitted() as event:
+                self.checkpoint = event
+            case CheckpointFailed():
+                self.checkpoints_failed += 1
+            case DeadlineExpired() as event:
+                self.expired[event.effect] += 1
+            case InvariantBroken() as event:
+                self.broken.append(event)
+            case StallDetected() as event:
+                self.stalls[event.stall] = event
+            case StallCleared() as event:
+                self.stalls.pop(event.stall, None)
+
+    @property
+    def life(self) -> Life:
+        """How the run is: running, ended in some way, or gone without a last word."""
+        if isinstance(self.ended, RunFinished):
+            return self.ended.outcome
+        if isinstance(self.ended, RunFailed):
+            return "failed"
+        return "running" if self.alive else "gone"
+
+    @property
+    def now_mono(self) -> int:
+        """The run's own monotonic clock at `now_ts`, or at its last event when it no longer runs."""
+        if not self.alive:
+            return self.view.last_mono
+        return self.view.last_mono + max(0, self.now_ts - self.view.last_ts)
+
+    def rewards(self) -> list[float]:
+        """Return the mean reward of each trained step."""
+        return [row.reward_mean for row in self.view.progress.steps]
+
+
+def status_table(status: RunStatus) -> dict[str, Any]:
+    """Return the facts as one JSON-ready table; its keys stay as they are."""
+    view, rewards = status.view, status.rewards()
+    return {
+        "run": status.started.run if status.started else "",
+        "folder": str(status.path),
+        "state": status.life,
+        "step": view.trainer.step,
+        "steps_total": view.trainer.steps_total,
+        "version": view.trainer.version,
+        "phase": view.trainer.phase,
+        "phase_for_s": round((status.now_mono - view.trainer.phase_since_ns) / 1e9, 3),
+        "reward": rewards[-1] if rewards else None,
+        "reward_first_10": fmean(rewards[:10]) if rewards else None,
+        "reward_last_10": fmean(rewards[-10:]) if rewards else None,
+        "steps_trained": len(rewards),
+        "buffered": view.groups.buffered,
+        "in_flight": view.groups.in_flight,
+        "groups_dispatched": view.groups.dispatched,
+        "groups_ended": dict(view.groups.ended),
+        "trajectories_completed": view.groups.trajectories_completed,
+        "trajectories_failed": dict(view.groups.trajectories_failed),
+        "prompts_quarantined": len(view.prompts.quarantined),
+        "engines": [
+            {
+                "name": engine.name,
+                "state": engine.state,
+                "version": engine.version,
+                "in_flight": engine.in_flight,
+                "slots": engine.slots,
+                "restarts": engine.restarts,
+            }
+            for engine in view.engines.by_name.values()
+        ],
+        "waits": [
+            {
+                "waiter": wait.waiter,
+                "edge": wait.edge,
+                "awaited": wait.awaited,
+                "present": wait.present,
+                "for_s": round((status.now_mono - wait.since_ns) / 1e9, 3),
+            }
+            for wait in view.waits.open.values()
+        ],
+        "deadlines_expired": dict(status.expired),
+        "stalls": [stall.sentence for stall in status.stalls.values()],
+        "invariants_broken": [broken.law for broken in status.broken],
+        "failure": status.ended.message if isinstance(status.ended, RunFailed) else None,
+        "phase_s": {name: round(spent, 3) for name, spent in _phases(status).items()},
+        "checkpoint": status.checkpoint.path if status.checkpoint else None,
+        "started": _utc(status.started_ts),
+        "last_event": _utc(view.last_ts),
+        "last_event_ago_s": round((status.now_ts - view.last_ts) / 1e9, 3),
+        "last_seq": view.last_seq,
+        "host": status.host,
+        "pid": status.pid,
+    }
+
+
+def status_lines(status: RunStatus) -> list[str]:
+    """Return the facts as lines for a person, styled for a terminal."""
+    rows = [
+        *_when(status),
+        *_trained(status),
+        *_groups(status),
+        *_engines(status),
+        *_waits(status),
+        *_troubles(status),
+    ]
+    width = max(len(label) for label, _ in rows)
+    lines = [_headline(status), ""]
+    lines += [f"{click.style(label.ljust(width), dim=True)}  {text}" for label, text in rows]
+    return [*lines, "", *phase_lines(_phases(status))]
+
+
+def phase_lines(phases: dict[str, float]) -> list[str]:
+    """Return a small table of bars: each phase's share of the time that all of `phases` (seconds) took."""
+    total = sum(phases.values())
+    if total <= 0:
+        return []
+    ordered = sorted(phases.items(), key=lambda item: -item[1])
+    rows = [
+        (name, bar(spent / total, 24), f"{100 * spent / total:.1f} %", seconds(spent))
+        for name, spent in ordered
+        if spent > 0
+    ]
+    return table(rows, right=(2, 3))
+
+
+def _headline(status: RunStatus) -> str:
+    trainer = status.view.trainer
+    words = {
+        "running": ("running", "green"),
+        "completed": ("completed", "green"),
+        "interrupted": ("interrupted", "yellow"),
+        "data_exhausted": ("ended: data exhausted", "yellow"),
+        "failed": ("failed", "red"),
+        "gone": ("gone without a last word (killed?)", "red"),
+    }
+    text, colour = words[status.life]
+    name = status.started.run if status.started else ""
+    head = f"{click.style(name, bold=True)}  {click.style(text, fg=colour)}"
+    head += f"  step {trainer.version} of {trainer.steps_total}"
+    if status.life == "running":
+        head += f", {trainer.phase} for {seconds((status.now_mono - trainer.phase_since_ns) / 1e9)}"
+    return head
+
+
+def _when(status: RunStatus) -> list[tuple[str, str]]:
+    view = status.view
+    ran = seconds((view.last_ts - status.started_ts) / 1e9)
+    ago = seconds(max(0, status.now_ts - view.last_ts) / 1e9)
+    rows = [
+        ("folder", str(status.path)),
+        ("started", f"{_utc(status.started_ts)} on {status.host}, pid {status.pid}"),
+        ("last event", f"{_utc(view.last_ts)}, {ago} ago, {ran} after the start (seq {view.last_seq})"),
+    ]
+    if status.resumed:
+        rows.append(("resumed", f"{status.resumed} times" if status.resumed > 1 else "once"))
+    return rows
+
+
+def _trained(status: RunStatus) -> list[tuple[str, str]]:
+    rewards, rows = status.rewards(), []
+    if rewards:
+        ten = min(10, len(rewards))
+        first, last_ten = number(fmean(rewards[:10])), number(fmean(rewards[-10:]))
+        text = f"{number(rewards[-1])} in the last step"
+        if len(rewards) > 1:
+            text += f"; mean of the first {ten} {first}, of the last {ten} {last_ten}"
+        rows.append(("reward", text))
+        if len(rewards) > 2:
+            rows.append(("", sparkline(rewards, 60)))
+        last = status.view.progress.steps[-1]
+        rows.append(("loss", f"{number(last.loss)}, lag {number(last.lag_mean)} (max {last.lag_max})"))
+    evals = status.view.progress.evals
+    if evals:
+        newest = evals[-1]
+        reward = "no reward" if newest.reward_mean is None else f"reward {number(newest.reward_mean)}"
+        failed = f", {newest.failed} failed" if newest.failed else ""
+        rows.append(
+            ("eval", f"{reward} at version {newest.version} ({newest.completed} trajectories{failed})")
+        )
+    if status.checkpoint:
+        rows.append(("checkpoint", f"{status.checkpoint.path} ({size(status.checkpoint.size_bytes)})"))
+    return rows
+
+
+def _groups(status: RunStatus) -> list[tuple[str, str]]:
+    groups = status.view.groups
+    now = [f"{groups.in_flight} in flight", f"{groups.buffered} buffered{_of_capacity(status)}"]
+    if groups.training:
+        now.append(f"{groups.training} in training")
+    ended = [f"{count} {what}" for what, count in sorted(groups.ended.items())]
+    return [("groups", f"{groups.dispatched} dispatched: {', '.join(now + ended)}")]
+
+
+def _of_capacity(status: RunStatus) -> str:
+    if status.started is None:
+        return ""
+    scheduler = RunConfig.model_validate(status.started.config).scheduler
+    return f" (room for {scheduler.buffer_or_default})"
+
+
+def _engines(status: RunStatus) -> list[tuple[str, str]]:
+    rows = []
+    for engine in status.view.engines.by_name.values():
+        text = f"{engine.name} {engine.state}, version {engine.version}"
+        if engine.syncing_to is not None:
+            text += f" -> {engine.syncing_to}"
+        text += f", {engine.in_flight} of {engine.slots} slots in use"
+        if engine.restarts:
+            text += f", restarted {engine.restarts} times"
+        if engine.lost_message and engine.state != "serving":
+            text += f": {engine.lost_message}"
+        rows.append(("engine", text))
+    return rows
+
+
+def _waits(status: RunStatus) -> list[tuple[str, str]]:
+    rows = []
+    for wait in status.view.waits.open.values():
+        since = seconds((status.now_mono - wait.since_ns) / 1e9)
+        rows.append(
+            ("waits", f"{wait.waiter} for {wait.edge}: needs {wait.awaited}, has {wait.present} ({since})")
+        )
+    return rows
+
+
+def _troubles(status: RunStatus) -> list[tuple[str, str]]:
+    rows = []
+    failed = {kind: n for kind, n in status.view.groups.trajectories_failed.items() if kind != "cancelled"}
+    if failed:
+        attempts = ", ".join(f"{count} {kind}" for kind, count in sorted(failed.items()))
+        rows.append(("failures", f"attempts: {attempts}"))
+        recent = [a for a in status.view.attempts.recent if a.failure]
+        if recent:
+            rows.append(("", f"the last: {recent[-1].message} (seq {recent[-1].seq})"))
+    if status.view.prompts.quarantined:
+        rows.append(("quarantine", f"{len(status.view.prompts.quarantined)} prompts"))
+    if status.expired:
+        expired = ", ".join(f"{count} {effect}" for effect, count in sorted(status.expired.items()))
+        rows.append(("deadlines", f"expired: {expired}"))
+    if status.checkpoints_failed:
+        rows.append(("checkpoints", f"{status.checkpoints_failed} failed"))
+    rows += [("stall", stall.sentence) for stall in status.stalls.values()]
+    rows += [("law broken", f"{b.law}: expected {b.expected}, found {b.found}") for b in status.broken]
+    if isinstance(status.ended, RunFailed):
+        cause = "" if status.ended.first_cause is None else f" (see seq {status.ended.first_cause})"
+        rows.append(("first cause", f"{status.ended.failed_actor}: {status.ended.message}{cause}"))
+    return rows
+
+
+def _phases(status: RunStatus) -> dict[str, float]:
+    return {
+        phase: spent
+        for phase, spent in status.view.trainer.phase_seconds(status.now_mono).items()
+        if phase != "finished"
+    }
+
+
+def _utc(ts_ns: int) -> str:
+    moment = datetime.datetime.fromtimestamp(ts_ns // 1_000_000_000, datetime.UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
