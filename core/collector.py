@@ -53,7 +53,8 @@ def check_failure_share(view: View, config: RunConfig) -> None:
     attempts, limits = view.attempts, config.failures
     if len(attempts.recent) < min(limits.window, attempts.keep) or attempts.failed_share() <= limits.share_max:
         return
-    first = next(attempt for attempt in attempts.recent if attempt.failure)
+    first = attempts.first_failure
+    assert first is not None
     raise RunFailure(
         "too_many_failures",
         f"{attempts.failed_share():.0%} of the last {len(attempts.recent)} trajectories failed (limit "

@@ -109,7 +109,7 @@ class EnginePool:
                 await self.waiter.bounded("weight_sync", name, limit_s, engine.load(path, version))
                 self.waiter.bus.fold()
         except (PortError, Expired) as error:
-            self.lose(name, one_line(error))
+            self.lose(name, one_line(error), self.life(name))
             return
         self.waiter.publish(
             EngineUp(
@@ -121,17 +121,26 @@ class EnginePool:
             )
         )
 
-    def lose(self, name: str, message: str) -> None:
-        """Declare an engine lost, once, and end what is left of it, which fails the calls that it holds."""
+    def lose(self, name: str, message: str, life: int) -> None:
+        """Declare an engine lost, once, and end what is left of it, which fails the calls that it holds.
+
+        `life` is the number of restarts it had when the trouble began: what a former life still has to say is
+        not held against the present one.
+        """
         self.waiter.bus.fold()
         status = self.view.engines.by_name.get(name)
-        if status is not None and status.state == "lost":
+        if status is not None and (status.state == "lost" or status.restarts != life):
             return
         self.waiter.publish(EngineLost(engine=name, message=message))
         self.waiter.bus.fold()
         if self._tasks is None:
             return  # the run is ending, and closes every engine itself
         self._closing[name] = self._tasks.create_task(self._close(name), name=f"close {name}")
+
+    def life(self, name: str) -> int:
+        """Return how often the engine has been restarted."""
+        status = self.view.engines.by_name.get(name)
+        return status.restarts if status is not None else 0
 
     async def _close(self, name: str) -> None:
         try:
@@ -156,7 +165,7 @@ class EnginePool:
             )
         except Expired:
             raise TrajectoryAborted(expiry_failure("llm_call", limit_s)) from None
-        name = engine.name
+        name, life = engine.name, engine.restarts
         started = self.waiter.publish(
             LlmCallStarted(
                 trajectory=trajectory,
@@ -206,6 +215,6 @@ class EnginePool:
             gone = isinstance(error, EngineGone)
             finished("lost" if gone else "failed", one_line(error))
             if gone:
-                self.lose(name, one_line(error))
+                self.lose(name, one_line(error), life)
             raise TrajectoryAborted(engine_failure(error)) from error
         return generation, finished("completed", generation=generation)

@@ -325,6 +325,7 @@ class TrainerActor:
             )
         )
         await self.waiter.durable(committed, deadline_s=self.config.deadlines.durable_s)
+        self.waiter.bus.fold()
         for old in self.view.trainer.checkpoints[: -self.config.checkpoint.keep]:
             self.artifacts.drop(old)
 

@@ -54,7 +54,7 @@ class WeightSync:
 
     async def _sync(self, name: str) -> None:
         version, mode = self.view.trainer.published, self.config.engine.sync_mode
-        limit_s = self.config.deadlines.weight_sync_s
+        limit_s, life = self.config.deadlines.weight_sync_s, self.pool.life(name)
         started = self.waiter.publish(SyncStarted(engine=name, version=version, mode=mode))
         with causing(started.seq):
             try:
@@ -64,7 +64,7 @@ class WeightSync:
                 self.waiter.publish(
                     SyncFailed(engine=name, version=version, outcome=outcome, message=one_line(error))
                 )
-                self.pool.lose(name, f"weight sync to version {version}: {one_line(error)}")
+                self.pool.lose(name, f"weight sync to version {version}: {one_line(error)}", life)
             except asyncio.CancelledError:
                 self.waiter.publish(
                     SyncFailed(engine=name, version=version, outcome="cancelled", message="the run ended")

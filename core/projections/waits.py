@@ -56,6 +56,8 @@ class Attempts(Folded):
 
     keep: int = 64
     recent: deque[Attempt] = field(default_factory=deque)
+    first_failure: Attempt | None = None
+    """The one that began the present trouble: since then some recent attempt always was a failure."""
 
     def failed_share(self) -> float:
         """Return the share of failures among the recent attempts, 0 if there are none."""
@@ -73,5 +75,9 @@ class Attempts(Folded):
 
     def _push(self, attempt: Attempt) -> None:
         self.recent.append(attempt)
+        if attempt.failure and self.first_failure is None:
+            self.first_failure = attempt
         if len(self.recent) > self.keep:
             self.recent.popleft()
+            if self.first_failure is not None and not any(a.failure for a in self.recent):
+                self.first_failure = None

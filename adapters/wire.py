@@ -1,0 +1,93 @@
+"""From a configuration to ports: the one place that knows which adapter serves which setting."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ..core.config import RunConfig, require_enough_prompts
+from ..core.ports import Ports
+from ..core.rollout import derived_seed
+from ..events.folder import RunFolder
+from .artifacts import FolderArtifacts
+from .clock import SystemClock
+from .data import eval_prompt_source, prompt_source
+from .environments import environment_factory
+from .renderer import HuggingFaceRenderer
+from .torch.engine import TorchEngine
+from .torch.learner import TorchLearner
+
+
+def build(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
+    """Return the ports that `config` asks for. Nothing is started yet.
+
+    Relative paths start at `base`. Raises ValueError with one line when the data, the environment or the model
+    folder cannot be used, when there are too few prompts, or when the first prompt does not fit the context.
+    """
+    model_path = (base / config.model.path).resolve()
+    prompts = prompt_source(config.data, config.run.seed, base)
+    require_enough_prompts(config, len(prompts))
+    seed, evaluation = config.run.seed, config.eval
+    ports = Ports(
+        clock=SystemClock(),
+        engines=[
+            TorchEngine(
+                f"engine-{number}",
+                model_path,
+                config.engine,
+                config.rollout,
+                folder.logs / f"engine-{number}.log",
+                config.deadlines,
+            )
+            for number in range(config.engine.count)
+        ],
+        learner=TorchLearner(
+            model_path,
+            config.model,
+            config.learner,
+            config.algorithm,
+            seed,
+            config.run.steps,
+            config.rollout.temperature,
+            folder.logs / "learner.log",
+            config.deadlines,
+        ),
+        environments=environment_factory(config.environment, config.rollout, base),
+        prompts=prompts,
+        renderer=HuggingFaceRenderer(model_path),
+        artifacts=FolderArtifacts(folder.path),
+        eval_prompts=eval_prompt_source(config.data, evaluation, seed, base) if evaluation.every_steps else None,
+        facts={"code_version": code_version(), "host": socket.gethostname(), "pid": os.getpid()},
+    )
+    asyncio.run(_require_room(config, ports))
+    return ports
+
+
+def code_version() -> str:
+    """Return the installed version of eventrain."""
+    try:
+        return version("eventrain")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+async def _require_room(config: RunConfig, ports: Ports) -> None:
+    """Raise ValueError when the first prompt leaves no room to answer."""
+    _, item = ports.prompts.item(0, 0)
+    limit_s, context = config.deadlines.env_reset_s, config.rollout.context_tokens
+    try:
+        async with asyncio.timeout(limit_s):
+            messages = await ports.environments().reset(item, derived_seed(config.run.seed, "check"))
+    except TimeoutError:
+        raise ValueError(f"environment '{config.environment.kind}': no opening within {limit_s:g} s") from None
+    except Exception as error:  # noqa: BLE001 - user code: whatever it raises, the run cannot begin
+        raise ValueError(f"environment '{config.environment.kind}' cannot begin: {error}") from error
+    length = len(ports.renderer.opening(messages))
+    if length >= context:
+        raise ValueError(
+            f"rollout.context_tokens = {context}: the first prompt has {length} tokens and leaves no room to answer; "
+            f"at least {length + config.rollout.max_tokens} would do"
+        )
