@@ -3,7 +3,7 @@
 Three things about the library (0.1.25) that this module and `environments/gym_answers.py` take care of:
 
 - a few tasks walk over Python sets, so their items change with the hash seed of the process;
-- a few print while they make an item, or set the random state of numpy;
+- one prints while it makes an item, one sets the random state of numpy;
 - the scorers of a few tasks run the answer as Python code.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -27,6 +28,10 @@ HASH_SEEDED_TASKS = frozenset(
     {"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"}
 )
 """Tasks whose items depend on PYTHONHASHSEED."""
+
+_PRINTING_TASKS = frozenset({"bf"})
+_NUMPY_SEEDING_TASKS = frozenset({"pool_matrix"})
+_stdout_swap = threading.Lock()
 
 _NOT_OFFERED = frozenset({"composite"})
 """'composite' is configured with objects, which no TOML file can hold."""
@@ -45,7 +50,7 @@ class GymRows:
     def __init__(self, task: str, size: int, seed: int, options: Mapping[str, Any]) -> None:
         require_fixed_hashes(task)
         self._dataset = make_dataset(task, options, size=size, seed=seed)
-        self._gym = {"task": task, "options": dict(options)}
+        self._gym: dict[str, Any] = {"task": task, "options": dict(options)}
         self._size = size
 
     def __len__(self) -> int:
@@ -54,7 +59,7 @@ class GymRows:
 
     def row(self, index: int) -> Mapping[str, Any]:
         """Make the item at `index`: mostly under a millisecond."""
-        with undisturbed():
+        with undisturbed(self._gym["task"]):
             return {**self._dataset[index], "gym": self._gym}
 
 
@@ -71,7 +76,7 @@ def make_dataset(task: str, options: Mapping[str, Any], *, size: int, seed: int)
     config_class = factory.DATASETS[task][1]
     _check_options(task, options, config_class)
     try:
-        with undisturbed():
+        with undisturbed(task):
             return factory.create_dataset(task, size=size, seed=seed, **options)
     except (AssertionError, ValueError, TypeError) as error:
         raise DataError(f"data.options of '{task}': {error or type(error).__name__}") from error
@@ -101,15 +106,21 @@ def require_fixed_hashes(task: str) -> None:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Keep what a task prints, and what it does to numpy's global random state, from the rest of the process."""
-    numpy = require("numpy", "data")
-    state = numpy.random.get_state()
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
+def undisturbed(task: str) -> Iterator[None]:
+    """Keep what `task` prints, and does to numpy's global random state, from the rest of the process."""
+    if task in _PRINTING_TASKS:
+        # One at a time: two threads that swap the process's stdout could each restore the other's.
+        with _stdout_swap, contextlib.redirect_stdout(io.StringIO()):
             yield
-    finally:
-        numpy.random.set_state(state)
+    elif task in _NUMPY_SEEDING_TASKS:
+        random = require("numpy", "data").random
+        state = random.get_state()
+        try:
+            yield
+        finally:
+            random.set_state(state)
+    else:
+        yield
 
 
 def _check_options(task: str, options: Mapping[str, Any], config_class: type) -> None:
