@@ -11,7 +11,7 @@ import datetime
 import logging as levels
 import sys
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 import structlog
 
@@ -57,6 +57,18 @@ _LEFT_OUT = {
 }
 
 
+class Output(Protocol):
+    """Where log lines go."""
+
+    def write(self, text: str, /) -> int:
+        """Take `text`."""
+        ...
+
+    def flush(self) -> None:
+        """Pass on what was taken."""
+        ...
+
+
 class StderrNow:
     """Write to whatever ``sys.stderr`` is at that moment.
 
@@ -73,7 +85,7 @@ class StderrNow:
 
 
 def configure(
-    *, human: bool, colors: bool = False, debug: bool = False, stream: TextIO | None = None
+    *, human: bool, colors: bool = False, debug: bool = False, stream: Output | None = None
 ) -> None:
     """Set up structlog for this process: `human` lines or JSON lines, to `stream` (stderr when None)."""
     renderer: list[Callable[..., Any]] = [_clock_time, structlog.dev.ConsoleRenderer(colors=colors)]

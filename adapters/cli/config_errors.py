@@ -135,7 +135,7 @@ def _field_at(loc: list[str]) -> FieldInfo | None:
         field = fields.get(part)
         if field is None:
             return None
-        fields = field.annotation.model_fields if _is_section(field.annotation) else {}
+        fields = _section_class(field).model_fields if _is_section(field.annotation) else {}
     return field
 
 
