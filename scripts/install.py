@@ -60,7 +60,7 @@ def has_nvidia_driver() -> bool:
 
 def digest(level: str) -> str:
     """Return what changes whenever `level` has to be installed again."""
-    parts = [level, str(ROOT), sys.version, os.environ.get("TORCH_INDEX", "")]
+    parts = [level, str(ROOT), os.environ.get("TORCH_INDEX", "")]
     parts += [path.read_text() for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -71,7 +71,9 @@ def interpreter(venv: Path) -> Path:
 
 
 def works(python: Path) -> bool:
-    """Tell whether an interpreter starts and has pip. What an interrupted set-up left behind does not."""
+    """Tell whether an interpreter is there and has pip, unlike what an interrupted set-up leaves behind."""
+    if not python.exists():
+        return False
     command = [str(python), "-m", "pip", "--version"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -96,10 +98,16 @@ def run(*command: object) -> str:
 
 
 def make_environment(venv: Path) -> None:
-    """Create `venv` with a pip that reads dependency groups, unless it is there and works."""
-    python = interpreter(venv)
-    if not (python.exists() and works(python)):
-        print(f"creating {venv.name} with Python {sys.version.split()[0]}", flush=True)
+    """Create `venv` with a pip that reads dependency groups; keep what is there, if it works.
+
+    Raises SetupError when this Python is too old to create it.
+    """
+    if not works(interpreter(venv)):
+        version = sys.version.split()[0]
+        if sys.version_info < PYTHON_OLDEST:
+            said = f"eventrain needs Python 3.11 or newer, and {sys.executable} is {version}."
+            raise SetupError(f"{said}\nName another one: make PYTHON=python3.12 ...")
+        print(f"creating {venv.name} with Python {version}", flush=True)
         try:
             run(sys.executable, "-m", "venv", "--clear", venv)
         except SetupError as error:
@@ -155,13 +163,6 @@ def main() -> int:
     parser.add_argument("level", choices=sorted(LEVELS))
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="the environment (default: .venv)")
     arguments = parser.parse_args()
-    if sys.version_info < PYTHON_OLDEST:
-        print(
-            f"eventrain needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}.",
-            file=sys.stderr,
-        )
-        print("Name another: make PYTHON=python3.12 ...", file=sys.stderr)
-        return 1
     try:
         install(arguments.venv.resolve(), arguments.level)
     except SetupError as error:

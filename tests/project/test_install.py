@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -117,15 +118,26 @@ def test_failed_command_says_what_it_said(installer):
         installer.run(sys.executable, "-c", "import sys; sys.exit('no room on the disk')")
 
 
-def test_old_python_is_refused(installer, monkeypatch, capsys):
-    """An interpreter older than 3.11 ends with one clear sentence and the way to name another."""
-    monkeypatch.setattr(
-        installer,
-        "sys",
-        SimpleNamespace(version_info=(3, 9), version="3.9.2 x", executable="python3", stderr=sys.stderr),
+def test_old_python_is_refused(installer, monkeypatch, capsys, tmp_path):
+    """A Python older than 3.11 creates nothing and says in one sentence why, and how to name another."""
+    old = SimpleNamespace(
+        version_info=(3, 9), version="3.9.2 (main)", executable="python3", stderr=sys.stderr
     )
-    monkeypatch.setattr(sys, "argv", ["install.py", "demo"])
+    monkeypatch.setattr(installer, "sys", old)
+    monkeypatch.setattr(sys, "argv", ["install.py", "demo", "--venv", str(tmp_path / "venv")])
     assert installer.main() == 1
     said = capsys.readouterr().err
-    assert "needs Python 3.11 or newer; python3 is 3.9.2" in said
+    assert "set-up failed: eventrain needs Python 3.11 or newer, and python3 is 3.9.2.\n" in said
     assert "make PYTHON=" in said
+    assert not (tmp_path / "venv").exists()
+
+
+def test_half_made_environment_is_made_anew(installer, tmp_path):
+    """What an interrupted set-up left behind, an interpreter without pip, does not count as an environment."""
+    python = installer.interpreter(tmp_path)
+    python.parent.mkdir()
+    assert not installer.works(python)
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    assert not installer.works(python)
+    assert installer.works(Path(sys.executable))
