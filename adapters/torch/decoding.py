@@ -183,6 +183,7 @@ class Decoder:
         """Let `sequence` join as soon as a slot is free, first come first served."""
         self._waiting.append(sequence)
 
+    @torch.inference_mode()
     def abort(self, sequence: Sequence) -> None:
         """Forget `sequence` and free its slot. Does nothing if it has ended."""
         if sequence.row >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from eventrain.adapters.torch.weights import write_weights
 
 VOCABULARY = 64
+torch.set_num_threads(1)  # two would only wait for each other
 
 
 def tiny_llama(seed: int, *, kv_heads: int = 2, tied: bool = False) -> LlamaForCausalLM:
@@ -30,6 +32,12 @@ def tiny_llama(seed: int, *, kv_heads: int = 2, tied: bool = False) -> LlamaForC
         eos_token_id=None,
     )
     return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session", name="tiny")
+def _tiny() -> Callable[..., LlamaForCausalLM]:
+    """Return the maker of such models: of equal seed, equal weights."""
+    return tiny_llama
 
 
 @pytest.fixture(scope="session")
