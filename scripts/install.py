@@ -92,7 +92,7 @@ def run(*command: object) -> str:
         check=False,
     )
     if done.returncode:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-15:])
+        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise SetupError(f"{' '.join(str(part) for part in command)}\n{said}")
     return done.stdout
 
