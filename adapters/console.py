@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -26,6 +26,9 @@ from .cli.quantities import seconds, sparkline
 FRAME_S = 0.25
 PACE_STEPS = 10
 """Steps over which time per step is measured."""
+
+WIDTH_MAX = 120
+"""Columns of the panel on a wide terminal."""
 
 PHASE_COLOURS = {
     "starting": "grey50",
@@ -50,12 +53,20 @@ class ProgressPanel:
     now_mono: Callable[[], int]
     notice: str = ""
 
-    def __rich__(self) -> RenderableType:
-        """Return the panel as the projections are now."""
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the panel as the projections are now."""
         rows: list[RenderableType] = [self._steps(), self._reward(), self._flow(), self._time()]
         rows += [row for row in (self._trouble(), self._notice()) if row is not None]
         title = Text.assemble((self.config.run.name, "bold"), "  ", (self.where, "dim"))
-        return Panel(Group(*rows), title=title, title_align="left", border_style="grey37", padding=(0, 1))
+        yield Panel(
+            Group(*rows),
+            title=title,
+            title_align="left",
+            border_style="grey37",
+            padding=(0, 1),
+            # Room for the "^C" that a terminal echoes behind the panel: wrapped, it would leave a torn frame.
+            width=min(options.max_width - 3, WIDTH_MAX),
+        )
 
     def pace_s(self) -> float | None:
         """Return seconds per step over the last `PACE_STEPS` steps, None before the second step has ended."""
@@ -114,7 +125,7 @@ class ProgressPanel:
     def _flow(self) -> RenderableType:
         view, scheduler = self.view, self.config.scheduler
         trainer, groups = view.trainer, view.groups
-        phase_s = max(0, self.now_mono() - trainer.phase_since_ns) / 1e9
+        since = seconds(max(0, self.now_mono() - trainer.phase_since_ns) / 1e9)
         engines = view.engines.by_name.values()
         calls = sum(engine.in_flight for engine in engines)
         serving = sum(engine.state == "serving" for engine in engines)
@@ -122,7 +133,7 @@ class ProgressPanel:
         return Text.assemble(
             "phase  ",
             (f"{trainer.phase:<18}", f"bold {PHASE_COLOURS[trainer.phase]}"),
-            (f" {seconds(phase_s):>6}", "dim"),
+            (f" {'' if trainer.finished else since:>6}", "dim"),
             f"  buffer {groups.buffered}/{scheduler.buffer_or_default}",
             f"  in flight {groups.in_flight}/{scheduler.permits_or_default}",
             (f"  engines {serving}/{len(engines)}", engine_style),
@@ -163,7 +174,7 @@ class ProgressPanel:
         )
 
     def _notice(self) -> RenderableType | None:
-        return Text(self.notice, "bold yellow") if self.notice else None
+        return Text(self.notice, "bold yellow") if self.notice and not self.view.trainer.finished else None
 
 
 @contextmanager

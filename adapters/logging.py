@@ -88,7 +88,8 @@ def configure(
     *, human: bool, colors: bool = False, debug: bool = False, stream: Output | None = None
 ) -> None:
     """Set up structlog for this process: `human` lines or JSON lines, to `stream` (stderr when None)."""
-    renderer: list[Callable[..., Any]] = [_clock_time, structlog.dev.ConsoleRenderer(colors=colors)]
+    console = structlog.dev.ConsoleRenderer(colors=colors, sort_keys=False, pad_event_to=20, pad_level=False)
+    renderer: list[Callable[..., Any]] = [_for_a_person, console]
     if not human:
         renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
     structlog.configure(
@@ -151,8 +152,13 @@ def _iso(ts_ns: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest // 1_000_000:03}Z"
 
 
-def _clock_time(_logger: object, _method: str, event_dict: dict[str, Any]) -> dict[str, Any]:
-    """Shorten the timestamp to the local time of day: enough for who is watching."""
+def _for_a_person(_logger: object, _method: str, event_dict: dict[str, Any]) -> dict[str, Any]:
+    """Leave only what is looked at while it scrolls by, with the local time of day."""
+    for name in ("seq", "lag_max", "pid") if event_dict["event"] in LEVELS else ():
+        event_dict.pop(name, None)
+    if event_dict["event"] == "step_completed":
+        event_dict.pop("version", None)  # always the step's number and one
+        event_dict["loss"] = event_dict.pop("loss", None)  # last: the reward is what is looked for
     stamp = event_dict.get("timestamp")
     if isinstance(stamp, str):
         moment = datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).astimezone()

@@ -165,7 +165,7 @@ def status_table(status: RunStatus) -> dict[str, Any]:
         "stalls": [stall.sentence for stall in status.stalls.values()],
         "invariants_broken": [broken.law for broken in status.broken],
         "failure": status.ended.message if isinstance(status.ended, RunFailed) else None,
-        "phase_s": {name: round(spent, 3) for name, spent in _phases(status).items()},
+        "phase_s": {name: round(spent, 3) for name, spent in phases(status).items()},
         "checkpoint": status.checkpoint.path if status.checkpoint else None,
         "started": _utc(status.started_ts),
         "last_event": _utc(view.last_ts),
@@ -189,7 +189,7 @@ def status_lines(status: RunStatus) -> list[str]:
     width = max(len(label) for label, _ in rows)
     lines = [_headline(status), ""]
     lines += [f"{click.style(label.ljust(width), dim=True)}  {text}" for label, text in rows]
-    return [*lines, "", *phase_lines(_phases(status))]
+    return [*lines, "", *phase_lines(phases(status))]
 
 
 def phase_lines(phases: dict[str, float]) -> list[str]:
@@ -330,7 +330,8 @@ def _troubles(status: RunStatus) -> list[tuple[str, str]]:
     return rows
 
 
-def _phases(status: RunStatus) -> dict[str, float]:
+def phases(status: RunStatus) -> dict[str, float]:
+    """Return the seconds that the trainer spent in each phase, without the time after the end."""
     return {
         phase: spent
         for phase, spent in status.view.trainer.phase_seconds(status.now_mono).items()

@@ -16,7 +16,6 @@ import pytest
 from eventrain.adapters.cli.opening import reader_of
 from eventrain.adapters.cli.status_report import RunStatus, status_lines
 from eventrain.events.folder import RunFolder
-from eventrain.events.payload import PayloadStore
 from eventrain.events.types import RunFinished
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -102,7 +101,13 @@ def test_following_a_live_run_from_another_process(
         append_records(folder, small_run.records[100:], first_seq=100)
         rest = follower.stdout.read().splitlines()
         assert follower.wait(20) == 0
-    assert rest[-1].split()[3:] == ["run_finished", "outcome=completed", "steps=2", "version=2", "seconds=5.0s"]
+    assert rest[-1].split()[3:] == [
+        "run_finished",
+        "outcome=completed",
+        "steps=2",
+        "version=2",
+        "seconds=5.0s",
+    ]
 
 
 def test_a_closed_pipe_is_quiet(tmp_path: Path, write_run) -> None:
@@ -161,7 +166,7 @@ def test_status_as_json(run_path: Path, command) -> None:
     assert table["groups_ended"] == {"failed": 1, "trained": 4}
     assert table["waits"][0]["edge"] == "buffer_ready"
     assert set(table["phase_s"]) == {"starting", "generating", "training"}
-    ran_s = (table["phase_s"]["starting"] + table["phase_s"]["generating"] + table["phase_s"]["training"])
+    ran_s = table["phase_s"]["starting"] + table["phase_s"]["generating"] + table["phase_s"]["training"]
     assert ran_s == pytest.approx(4.97, abs=0.001)
 
 
