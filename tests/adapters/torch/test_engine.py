@@ -1,0 +1,332 @@
+"""The engine as the run sees it: a real process, a real tiny model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eventrain.adapters.torch.engine import TorchEngine
+from eventrain.adapters.torch.proving import plain_logprobs
+from eventrain.adapters.torch.weights import write_weights
+from eventrain.core.config import DeadlineSection, EngineSection, RolloutSection
+from eventrain.core.ports import (
+    EngineError,
+    EngineGone,
+    GenerateRequest,
+    Generation,
+    PromptRefused,
+    PromptTooLong,
+)
+
+CONTEXT = 200
+SLOTS = 2
+
+
+def engine_at(model: Path, log: Path, **section: Any) -> TorchEngine:
+    """Return an engine that is not started."""
+    return TorchEngine(
+        "engine0",
+        model,
+        EngineSection(**{"slots": SLOTS, "device": "cpu", **section}),
+        RolloutSection(max_tokens=100, context_tokens=CONTEXT),
+        log,
+        DeadlineSection(start_s=60, close_s=10),
+    )
+
+
+class Served:
+    """An engine with weights 0, on an event loop that outlives a test."""
+
+    def __init__(self, engine: TorchEngine, weights: list[Path]) -> None:
+        self.runner = asyncio.Runner()
+        self.engine = engine
+        self.weights = [str(path) for path in weights]
+
+    def run(self, coroutine: Any) -> Any:
+        return self.runner.run(coroutine)
+
+
+@pytest.fixture(scope="module", name="served")
+def _served(
+    tiny_model: Path, tiny_weights: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    log = tmp_path_factory.mktemp("engine") / "engine0.log"
+    served = Served(engine_at(tiny_model, log), tiny_weights)
+    with served.runner:
+        served.run(served.engine.start(served.weights[0], 0))
+        yield served
+        served.run(served.engine.close())
+
+
+def request(
+    name: str = "1/0/0", prompt: Any = (1, 2, 3), max_tokens: int = 8, **rest: Any
+) -> GenerateRequest:
+    """Return a request with the usual settings."""
+    usual = {"temperature": 1.0, "top_p": 1.0, "stop_token_ids": (), "seed": 0}
+    return GenerateRequest(name, prompt, max_tokens, **{**usual, **rest})
+
+
+async def until_active(engine: TorchEngine, active: int, waiting: int = 0) -> None:
+    """Return once so many requests hold a slot, and so many wait for one."""
+    async with asyncio.timeout(30):
+        while await engine.occupancy() != (active, waiting):
+            pass
+
+
+def assert_of(model: Any, prompt: Any, answer: Generation) -> None:
+    """Check the answer's log-probs against the model's own."""
+    expected = plain_logprobs(model, prompt, answer.token_ids)
+    assert np.abs(expected - answer.logprobs).max() < 1e-4
+
+
+def test_an_answer_is_the_models_own(served, tiny) -> None:
+    """Log-probs equal the plain model's, versions cover every token, and the same seed gives the same again."""
+
+    async def main() -> None:
+        engine = served.engine
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(engine.generate(request(f"{n}/0/0", [n, 5, 6], 20, seed=n)))
+                for n in range(7)
+            ]
+        for number, task in enumerate(tasks):
+            answer = task.result()
+            assert_of(tiny(0), [number, 5, 6], answer)
+            assert answer.version_spans == ((0, 20),)
+            assert answer.finish_reason == "length"
+            assert answer.queue_s >= 0
+        alone = await engine.generate(request("9/0/0", [4, 5, 6], 20, seed=4))
+        assert alone.token_ids == tasks[4].result().token_ids
+        other = await engine.generate(request("9/0/0", [4, 5, 6], 20, seed=5))
+        assert other.token_ids != alone.token_ids
+        stop = alone.token_ids[5]
+        stopped = await engine.generate(request("9/0/0", [4, 5, 6], 20, seed=4, stop_token_ids=[stop]))
+        assert stopped.token_ids == alone.token_ids[: alone.token_ids.index(stop) + 1]
+        assert stopped.finish_reason == "stop"
+
+    served.run(main())
+
+
+def test_the_context_limits_prompts_and_answers(served) -> None:
+    """A prompt that fills the context is refused; one that leaves room gets what room there is."""
+
+    async def main() -> None:
+        with pytest.raises(PromptTooLong, match=r"^prompt has 200 tokens, the engine's context 200$"):
+            await served.engine.generate(request(prompt=[1] * CONTEXT))
+        answer = await served.engine.generate(request(prompt=[1] * (CONTEXT - 3), max_tokens=50))
+        assert (len(answer.token_ids), answer.finish_reason) == (3, "length")
+        for wrong in ([], [1, 64], [-1]):
+            with pytest.raises(PromptRefused):
+                await served.engine.generate(request(prompt=wrong))
+
+    served.run(main())
+
+
+def test_cancelling_frees_the_slot(served) -> None:
+    """A cancelled request leaves its slot to the next in line, and a waiting one leaves the line."""
+
+    async def main() -> None:
+        engine = served.engine
+        await engine.pause("pause")
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(engine.generate(request(f"{n}/0/0", max_tokens=150))) for n in range(5)
+            ]
+            await until_active(engine, 0, 5)
+            tasks[4].cancel()
+            await until_active(engine, 0, 4)
+            await engine.resume()
+            await engine.pause("pause")
+            assert await engine.occupancy() in {(0, 4), (2, 2)}
+            tasks[0].cancel()
+            tasks[1].cancel()
+            await until_active(engine, 0, 2)
+            await engine.resume()
+        assert [task.cancelled() for task in tasks] == [True, True, False, False, True]
+        assert await engine.occupancy() == (0, 0)
+
+    served.run(main())
+
+
+def test_weights_change_under_requests_in_flight(served, tiny) -> None:
+    """With updates between its steps, every token has the log-prob of the weights that its span names."""
+
+    async def main() -> Generation:
+        engine = served.engine
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(engine.generate(request(prompt=[7, 8], max_tokens=180)))
+            await until_active(engine, 1)
+            version = 0
+            while not task.done():
+                version += 1
+                await engine.load(served.weights[version % 2], version)
+        await engine.load(served.weights[0], 0)
+        return task.result()
+
+    answer = served.run(main())
+    assert len(answer.version_spans) > 1
+    assert sum(count for _, count in answer.version_spans) == len(answer.token_ids)
+    by_weights = [plain_logprobs(tiny(seed), [7, 8], answer.token_ids) for seed in (0, 1)]
+    position = 0
+    for version, count in answer.version_spans:
+        span = slice(position, position + count)
+        assert np.abs(by_weights[version % 2][span] - answer.logprobs[span]).max() < 1e-4
+        position += count
+
+
+def test_pause_freezes_and_load_works_meanwhile(served) -> None:
+    """Paused, nothing is sampled; what is in flight goes on after resume with the weights loaded meanwhile."""
+
+    async def main() -> None:
+        engine = served.engine
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(engine.generate(request(max_tokens=150)))
+            await until_active(engine, 1)
+            await engine.pause("pause")
+            await engine.pause("pause")
+            late = group.create_task(engine.generate(request("2/0/0", max_tokens=3)))
+            await until_active(engine, 1, 1)
+            await engine.load(served.weights[1], 1)
+            assert await engine.occupancy() == (1, 1)
+            assert not task.done()
+            await engine.resume()
+        assert [version for version, _ in task.result().version_spans] == [0, 1]
+        assert late.result().version_spans == ((1, 3),)
+        assert late.result().queue_s > 0
+        await engine.load(served.weights[0], 0)
+
+    served.run(main())
+
+
+def test_drain_finishes_what_has_a_slot(served) -> None:
+    """Drained, the slots are empty, and what waited is sampled after resume, with the new weights."""
+
+    async def main() -> None:
+        engine = served.engine
+        await engine.pause("drain")  # of an idle engine: at once
+        await engine.resume()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(engine.generate(request(f"{n}/0/0", max_tokens=60))) for n in range(4)]
+            await until_active(engine, 2, 2)
+            await engine.pause("drain")
+            assert await engine.occupancy() == (0, 2)
+            await engine.load(served.weights[1], 1)
+            assert not tasks[2].done()
+            await engine.resume()
+        assert [task.result().version_spans for task in tasks] == [((0, 60),)] * 2 + [((1, 60),)] * 2
+        await engine.load(served.weights[0], 0)
+
+    served.run(main())
+
+
+def test_wrong_weights_are_an_engine_error(served, tiny, tmp_path) -> None:
+    """A missing, damaged or foreign file is refused, and the engine goes on with what it had."""
+
+    async def main() -> None:
+        damaged, foreign = tmp_path / "damaged.safetensors", tmp_path / "foreign.safetensors"
+        damaged.write_bytes(b"\x80\x04not tensors")
+        write_weights(tiny(0, kv_heads=4), foreign)
+        before = await served.engine.generate(request())
+        for path in (tmp_path / "none.safetensors", damaged, foreign):
+            with pytest.raises(EngineError):
+                await served.engine.load(str(path), 9)
+        after = await served.engine.generate(request())
+        assert after.token_ids == before.token_ids
+        assert after.version_spans == ((0, 8),)
+
+    served.run(main())
+
+
+@pytest.mark.slow
+def test_a_killed_engine_is_gone_until_it_is_started_again(tiny_model, tiny_weights, tmp_path) -> None:
+    """Kill -9 ends pending and later calls in EngineGone; a new start serves, at the version it is given."""
+
+    async def main() -> None:
+        engine = engine_at(tiny_model, tmp_path / "log")
+        with pytest.raises(EngineGone, match="not started"):
+            await engine.generate(request())
+        info = await engine.start(str(tiny_weights[0]), 0)
+        assert (info.context_tokens, info.slots, info.device) == (CONTEXT, SLOTS, "cpu")
+        await engine.pause("pause")
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(gone(engine)) for _ in range(3)]
+            await until_active(engine, 0, 3)
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)
+        assert all("killed by SIGKILL" in task.result() for task in tasks)
+        assert "killed by SIGKILL" in await gone(engine)
+        await engine.start(str(tiny_weights[1]), 5)
+        assert (await engine.generate(request())).version_spans == ((5, 8),)
+        await engine.close()
+        await engine.close()
+        with pytest.raises(EngineGone):
+            await engine.pause("pause")
+
+    asyncio.run(main())
+
+
+async def gone(engine: TorchEngine) -> str:
+    """Return the text of the EngineGone that a request ends in."""
+    with pytest.raises(EngineGone) as caught:
+        await engine.generate(request())
+    return str(caught.value)
+
+
+@pytest.mark.slow
+def test_an_engine_that_cannot_start_says_why(tiny_model, tiny_weights, tmp_path) -> None:
+    """A missing model folder or weights file is named in EngineGone, and no process is left."""
+
+    async def main() -> None:
+        for model, weights, word in (
+            (tmp_path / "nowhere", tiny_weights[0], "nowhere is no usable model folder"),
+            (tiny_model, tmp_path / "none.safetensors", "none.safetensors is no usable weights file"),
+        ):
+            engine = engine_at(model, tmp_path / "log")
+            with pytest.raises(EngineGone, match=word):
+                await engine.start(str(weights), 0)
+            assert engine.pid is None
+
+    asyncio.run(main())
+
+
+ORPHANING = """\
+import asyncio, sys
+from pathlib import Path
+from eventrain.adapters.torch.engine import TorchEngine
+from eventrain.core.config import DeadlineSection, EngineSection, RolloutSection
+from eventrain.core.ports import GenerateRequest
+
+async def main():
+    model, weights, log = sys.argv[1:]
+    engine = TorchEngine("e", Path(model), EngineSection(device="cpu"), RolloutSection(), Path(log), DeadlineSection())
+    await engine.start(weights, 0)
+    print(engine.pid, flush=True)
+    while True:
+        await engine.generate(GenerateRequest("1/0/0", [1, 2], 100, 1.0, 1.0, (), 0))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_an_engine_ends_with_its_parent(tiny_model, tiny_weights, tmp_path) -> None:
+    """When the run is killed in the middle of a generation, the engine's process ends as well."""
+    command = [sys.executable, "-c", ORPHANING, str(tiny_model), str(tiny_weights[0]), str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        handle = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        assert select.select([handle], [], [], 30)[0]
+    finally:
+        os.close(handle)
