@@ -1,0 +1,50 @@
+"""The demo ends with what was learned, where the time went, and what to look at next."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from eventrain.adapters.cli.demo_command import closing_lines, last_trajectory
+from eventrain.adapters.cli.opening import reader_of
+from eventrain.adapters.cli.status_report import RunStatus
+
+
+def test_the_end_of_the_demo(tmp_path: Path, write_run, monkeypatch) -> None:
+    """Reward at start and end, its share of the optimum, phases, the folder, and commands that work are printed."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_run(Path("run"))
+    status = RunStatus.of(Path("run"), reader_of(folder).records(), being_written=False)
+    lines = [
+        re.sub(r"\x1b\[[0-9;]*m", "", line) for line in closing_lines(status, 0.9, last_trajectory(folder))
+    ]
+    text = "\n".join(lines)
+    assert "reward      0.812 -> 0.812   (mean of the first and of the last 2 steps)" in lines
+    assert "of optimal  90 % -> 90 %   (the best possible policy scores 0.9)" in lines
+    assert "run folder  run" in lines
+    assert "training" in text
+    assert "eventrain show run 2/0" in text
+
+
+def test_the_commands_that_the_demo_names_work(tmp_path: Path, write_run, monkeypatch, command) -> None:
+    """Every command under `next` that looks at the run ends well."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_run(Path("run"))
+    status = RunStatus.of(Path("run"), reader_of(folder).records(), being_written=False)
+    named = re.findall(
+        r"eventrain ((?:status|show|events) run\S*(?: [\w/-]+)*)",
+        "\n".join(closing_lines(status, None, last_trajectory(folder))),
+    )
+    assert len(named) == 4
+    for line in named:
+        assert command(*line.split("  ")[0].split()).exit_code == 0
+
+
+def test_a_demo_that_never_trained_still_says_where_it_lies(tmp_path: Path, write_run, monkeypatch) -> None:
+    """Without a single step there is no reward to tell, and no trajectory to show."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_run(Path("run"), upto=5)
+    status = RunStatus.of(Path("run"), reader_of(folder).records(), being_written=False)
+    text = "\n".join(closing_lines(status, 0.9, last_trajectory(folder)))
+    assert "run folder  run" in text
+    assert "reward" not in text
