@@ -59,7 +59,9 @@ def build(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
         prompts=prompts,
         renderer=HuggingFaceRenderer(model_path),
         artifacts=FolderArtifacts(folder.path),
-        eval_prompts=eval_prompt_source(config.data, evaluation, seed, base) if evaluation.every_steps else None,
+        eval_prompts=eval_prompt_source(config.data, evaluation, seed, base)
+        if evaluation.every_steps
+        else None,
         facts={"code_version": code_version(), "host": socket.gethostname(), "pid": os.getpid()},
     )
     asyncio.run(_require_room(config, ports))
@@ -82,8 +84,10 @@ async def _require_room(config: RunConfig, ports: Ports) -> None:
         async with asyncio.timeout(limit_s):
             messages = await ports.environments().reset(item, derived_seed(config.run.seed, "check"))
     except TimeoutError:
-        raise ValueError(f"environment '{config.environment.kind}': no opening within {limit_s:g} s") from None
-    except Exception as error:  # noqa: BLE001 - user code: whatever it raises, the run cannot begin
+        raise ValueError(
+            f"environment '{config.environment.kind}': no opening within {limit_s:g} s"
+        ) from None
+    except Exception as error:
         raise ValueError(f"environment '{config.environment.kind}' cannot begin: {error}") from error
     length = len(ports.renderer.opening(messages))
     if length >= context:

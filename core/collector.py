@@ -39,9 +39,7 @@ def step(view: View, config: RunConfig, policy: Policy, source: PromptSource) ->
     Raises `RunFailure` when too many attempts failed lately.
     """
     check_failure_share(view, config)
-    decisions: list[Event] = []
-    for number in view.groups.whole:
-        decisions.append(finish_group(view.groups.live[number], config))
+    decisions: list[Event] = [finish_group(view.groups.live[number], config) for number in view.groups.whole]
     decisions += answer_failures(view, config)
     if decisions:
         return decisions  # they change what is due; the next look plans on the state that they make
@@ -51,7 +49,10 @@ def step(view: View, config: RunConfig, policy: Policy, source: PromptSource) ->
 def check_failure_share(view: View, config: RunConfig) -> None:
     """Raise `RunFailure` when the share of failures in a full window exceeds the limit."""
     attempts, limits = view.attempts, config.failures
-    if len(attempts.recent) < min(limits.window, attempts.keep) or attempts.failed_share() <= limits.share_max:
+    if (
+        len(attempts.recent) < min(limits.window, attempts.keep)
+        or attempts.failed_share() <= limits.share_max
+    ):
         return
     first = attempts.first_failure
     assert first is not None
@@ -91,11 +92,16 @@ def answer_failures(view: View, config: RunConfig) -> list[Event]:
         answer = respond(failed, group, view.prompts.strikes[index], config.failures)
         if isinstance(answer, GiveUp):
             given_up.add(group.group)
-            decisions += give_up(group, index, answer, failed.failure, failed.retryable, failed.blame, failed.message)
+            decisions += give_up(
+                group, index, answer, failed.failure, failed.retryable, failed.blame, failed.message
+            )
         else:
             decisions.append(
                 RetryScheduled(
-                    trajectory=trajectory, group=group.group, attempt=failed.attempt + 1, delay_s=answer.delay_s
+                    trajectory=trajectory,
+                    group=group.group,
+                    attempt=failed.attempt + 1,
+                    delay_s=answer.delay_s,
                 )
             )
     return decisions
@@ -133,7 +139,9 @@ def plan_dispatches(view: View, config: RunConfig, policy: Policy, source: Promp
         drawn = next(prompts, None)
         if drawn is None:
             decisions.append(
-                DataExhausted(drawn=view.prompts.drawn + len(decisions) // 2, quarantined=len(view.prompts.quarantined))
+                DataExhausted(
+                    drawn=view.prompts.drawn + len(decisions) // 2, quarantined=len(view.prompts.quarantined)
+                )
             )
             break
         decisions += [
@@ -161,7 +169,9 @@ def next_prompts(prompts: Prompts, epochs: int, source: PromptSource) -> Iterato
             yield PromptDrawn(prompt=prompt, epoch=prompt // per_epoch, index=index)
     for prompt in prompts.set_aside:
         if prompts.index_of_returned[prompt] not in prompts.quarantined:
-            yield PromptDrawn(prompt=prompt, epoch=prompt // per_epoch, index=prompts.index_of_returned[prompt])
+            yield PromptDrawn(
+                prompt=prompt, epoch=prompt // per_epoch, index=prompts.index_of_returned[prompt]
+            )
 
 
 class Collector:
@@ -210,7 +220,9 @@ class Collector:
         for decision in decisions:
             record = self.waiter.publish(decision, cause=cause if cause >= 0 else None)
             if isinstance(decision, GroupDispatched):
-                _, item = self.source.item(decision.prompt // len(self.source), decision.prompt % len(self.source))
+                _, item = self.source.item(
+                    decision.prompt // len(self.source), decision.prompt % len(self.source)
+                )
                 self.rollouts.start_group(decision, item, record.seq, tasks)
             elif isinstance(decision, RetryScheduled):
                 self.rollouts.retry(decision, record.seq, tasks)

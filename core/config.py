@@ -21,7 +21,9 @@ class RunSection(Section):
     """What is run, and for how long."""
 
     name: str = Field("run", description="Shown in the terminal and used in the name of the run folder.")
-    seed: int = Field(0, ge=0, description="Of everything random: data order, environments, sampling, initial weights.")
+    seed: int = Field(
+        0, ge=0, description="Of everything random: data order, environments, sampling, initial weights."
+    )
     steps: int = Field(ge=1, description="Optimizer steps to make.")
 
 
@@ -44,8 +46,12 @@ class DataSection(Section):
     eval_path: str | None = Field(
         None, description="File of held-out items, for 'jsonl' and 'parquet' when evaluations are on."
     )
-    task: str | None = Field(None, description="Dataset name, for 'reasoning_gym'; for example 'basic_arithmetic'.")
-    size: int | None = Field(None, ge=1, description="Items in an epoch; optional for a file, of which it takes the first ones.")
+    task: str | None = Field(
+        None, description="Dataset name, for 'reasoning_gym'; for example 'basic_arithmetic'."
+    )
+    size: int | None = Field(
+        None, ge=1, description="Items in an epoch; optional for a file, of which it takes the first ones."
+    )
     epochs: int = Field(1, ge=1, description="How often each item may be drawn.")
     shuffle: bool = Field(True, description="A fresh order for every epoch, from run.seed.")
     options: dict[str, Any] = Field(default_factory=dict, description="Handed to the reasoning_gym task.")
@@ -57,33 +63,45 @@ class EnvironmentSection(Section):
     kind: str = Field(
         description="'number_hunt', 'verifier', 'reasoning_gym', or your own class as 'package.module:Class'."
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Handed to the environment's constructor.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Handed to the environment's constructor."
+    )
 
 
 class RolloutSection(Section):
     """How trajectories are made."""
 
-    group_size: int = Field(8, ge=2, description="Trajectories per prompt; the baseline is their mean reward.")
+    group_size: int = Field(
+        8, ge=2, description="Trajectories per prompt; the baseline is their mean reward."
+    )
     max_turns: int = Field(1, ge=1, description="Policy answers per trajectory at most.")
     max_tokens: int = Field(256, ge=1, description="Sampled tokens per turn at most.")
     context_tokens: int = Field(2048, ge=2, description="Tokens of a whole trajectory at most.")
-    temperature: float = Field(1.0, gt=0, description="Of training rollouts. Log-probs are of this distribution.")
+    temperature: float = Field(
+        1.0, gt=0, description="Of training rollouts. Log-probs are of this distribution."
+    )
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus; 1 samples from the whole distribution.")
 
 
 class SchedulerSection(Section):
     """Which groups are generated when."""
 
-    policy: Literal["targeted"] = Field("targeted", description="'targeted': every group is meant for one step.")
+    policy: Literal["targeted"] = Field(
+        "targeted", description="'targeted': every group is meant for one step."
+    )
     groups_per_step: int = Field(ge=1, description="Groups that one optimizer step trains.")
     max_staleness: int = Field(
-        1, ge=0, description="Versions a group may lag behind the step that trains it; 0 is synchronous training."
+        1,
+        ge=0,
+        description="Versions a group may lag behind the step that trains it; 0 is synchronous training.",
     )
     permits: int | None = Field(
         None, ge=1, description="Groups in flight at most; default: groups_per_step x (max_staleness + 1)."
     )
     buffer_groups: int | None = Field(
-        None, ge=1, description="Finished groups kept at most; default: groups_per_step x (max_staleness + 1)."
+        None,
+        ge=1,
+        description="Finished groups kept at most; default: groups_per_step x (max_staleness + 1).",
     )
 
     @property
@@ -101,7 +119,8 @@ class AlgorithmSection(Section):
     """The objective: GRPO with a clipped, token-level loss."""
 
     advantage: Literal["grpo", "dr_grpo"] = Field(
-        "grpo", description="'grpo' divides by the group's standard deviation, 'dr_grpo' does not (arXiv 2503.20783)."
+        "grpo",
+        description="'grpo' divides by the group's standard deviation, 'dr_grpo' does not (arXiv 2503.20783).",
     )
     clip_low: float = Field(0.2, gt=0, lt=1, description="Ratio is clipped below 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, description="Ratio is clipped above 1 + clip_high.")
@@ -109,7 +128,9 @@ class AlgorithmSection(Section):
         2.0, ge=1, description="Truncation of the importance weight between learner and behaviour policy."
     )
     entropy_weight: float = Field(0.0, ge=0, description="Weight of an entropy bonus.")
-    drop_zero_variance: bool = Field(False, description="Filter groups whose rewards are all equal, and refill.")
+    drop_zero_variance: bool = Field(
+        False, description="Filter groups whose rewards are all equal, and refill."
+    )
 
 
 class LearnerSection(Section):
@@ -137,7 +158,8 @@ class EngineSection(Section):
     threads: int = Field(1, ge=1, description="CPU threads of each engine process.")
     device: str = Field("auto", description="'auto', 'cpu', 'cuda', 'cuda:1', ...")
     sync_mode: Literal["drain", "pause", "in_flight"] = Field(
-        "in_flight", description="How engines take new weights: after what is in flight, around it, or through it."
+        "in_flight",
+        description="How engines take new weights: after what is in flight, around it, or through it.",
     )
     kv_after_sync: Literal["recompute", "keep"] = Field(
         "recompute", description="What happens to the KV cache of requests in flight when weights change."
@@ -176,7 +198,9 @@ class DeadlineSection(Section):
     weight_sync_s: float = Field(600, gt=0, description="One engine taking new weights, pause included.")
     eval_s: float = Field(3600, gt=0, description="One whole evaluation.")
     checkpoint_s: float = Field(1800, gt=0, description="Writing one checkpoint.")
-    buffer_wait_s: float = Field(7200, gt=0, description="The trainer's wait for a batch; its expiry ends the run.")
+    buffer_wait_s: float = Field(
+        7200, gt=0, description="The trainer's wait for a batch; its expiry ends the run."
+    )
     durable_s: float = Field(60, gt=0, description="The log's way to the disk.")
     close_s: float = Field(20, gt=0, description="An engine or the learner until it has ended.")
 
@@ -184,19 +208,25 @@ class DeadlineSection(Section):
 class FailureSection(Section):
     """What happens when something fails."""
 
-    attempts_max: int = Field(3, ge=1, description="Attempts at one trajectory, failures of the prompt's own making.")
+    attempts_max: int = Field(
+        3, ge=1, description="Attempts at one trajectory, failures of the prompt's own making."
+    )
     engine_attempts_max: int = Field(8, ge=1, description="Attempts, failures of engines and infrastructure.")
     backoff_s: float = Field(0.5, ge=0, description="Wait before the first retry; doubles with each.")
     backoff_max_s: float = Field(30, ge=0, description="Longest wait before a retry.")
     strikes_max: int = Field(2, ge=1, description="Failed groups of one item before it is quarantined.")
-    share_max: float = Field(0.5, gt=0, le=1, description="Share of failed trajectories that ends the run ...")
+    share_max: float = Field(
+        0.5, gt=0, le=1, description="Share of failed trajectories that ends the run ..."
+    )
     window: int = Field(64, ge=1, description="... within this many ended attempts.")
 
 
 class LogSection(Section):
     """The event log."""
 
-    segment_bytes: int = Field(64 * 2**20, ge=4096, description="Compressed size at which a new segment begins.")
+    segment_bytes: int = Field(
+        64 * 2**20, ge=4096, description="Compressed size at which a new segment begins."
+    )
     unsaved_max: int = Field(8192, ge=1, description="Events not yet on disk before dispatching waits.")
 
 

@@ -32,7 +32,9 @@ def route(engines: Engines) -> EngineStatus | None:
     serving = engines.serving()
     if not serving:
         return None
-    return min(serving, key=lambda engine: (engine.in_flight / max(1, engine.slots), -engine.version, engine.name))
+    return min(
+        serving, key=lambda engine: (engine.in_flight / max(1, engine.slots), -engine.version, engine.name)
+    )
 
 
 def step(view: View, config: RunConfig) -> list[EngineRestarted]:
@@ -149,7 +151,9 @@ class EnginePool:
         except Expired:
             return  # DeadlineExpired says so; a start that meets its remains fails with its own error
 
-    async def generate(self, request: GenerateRequest, trajectory: str, turn: int) -> tuple[Generation, float]:
+    async def generate(
+        self, request: GenerateRequest, trajectory: str, turn: int
+    ) -> tuple[Generation, float]:
         """Sample one completion on the least loaded engine; return it and its seconds without the queue.
 
         Waits while no engine serves. Raises `TrajectoryAborted` with a typed failure.

@@ -74,7 +74,9 @@ class Evaluation:
         _, item = self.source.item(0, position)
         trajectory = f"eval{number}/{position}"
         for attempt in range(self.config.failures.attempts_max):
-            seed = derived_seed(self.config.run.seed, "eval", position)  # the same questions at every evaluation
+            seed = derived_seed(
+                self.config.run.seed, "eval", position
+            )  # the same questions at every evaluation
             job = Job(trajectory, None, attempt, item, seed, self.config.eval.temperature)
             ended = await self.rollouts.run(job)
             if isinstance(ended, TrajectoryCompleted):

@@ -114,7 +114,10 @@ class Engine(Protocol):
     name: str
 
     async def start(self, weights: str, version: int) -> EngineInfo:
-        """Start, or start anew after `EngineGone`, with the safetensors file `weights` as `version`; return when it serves."""
+        """Start, or start anew after `EngineGone`, and return when it serves.
+
+        `weights` is a safetensors file, and becomes `version`.
+        """
         ...
 
     async def generate(self, request: GenerateRequest) -> Generation:

@@ -25,11 +25,18 @@ from ..events.types import (
     TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
-    VersionSpans,
 )
 from .config import RunConfig
 from .engine_pool import EnginePool
-from .failures import CANCELLED, Effect, Failure, TrajectoryAborted, environment_failure, expiry_failure, one_line
+from .failures import (
+    CANCELLED,
+    Effect,
+    Failure,
+    TrajectoryAborted,
+    environment_failure,
+    expiry_failure,
+    one_line,
+)
 from .ports import (
     Action,
     Environment,
@@ -261,7 +268,9 @@ class Rollouts:
                 break
             talk.read(reply)
         reward, times.reward = await self._ask(job, len(talk.turns), "reward", environment.reward)
-        return self._completed(job, talk, times, list(opening), self._checked(reward), stop_reason, started_ns)
+        return self._completed(
+            job, talk, times, list(opening), self._checked(reward), stop_reason, started_ns
+        )
 
     def _completed(
         self,
@@ -298,7 +307,7 @@ class Rollouts:
     def _make(self, job: Job) -> Environment:
         try:
             return self.environments()
-        except Exception as error:  # noqa: BLE001 - user code: any exception is this trajectory's failure
+        except Exception as error:
             raise TrajectoryAborted(environment_failure("env_reset", error)) from error
 
     async def _generate(self, job: Job, turn: int, talk: Conversation) -> tuple[Generation, float]:
@@ -346,7 +355,7 @@ class Rollouts:
         except asyncio.CancelledError:
             finished("cancelled")
             raise
-        except Exception as error:  # noqa: BLE001 - user code: any exception is this trajectory's failure
+        except Exception as error:
             finished("failed", one_line(error))
             raise TrajectoryAborted(environment_failure(effect, error)) from error
         return answer, finished("completed", done=bool(getattr(answer, "done", False)))

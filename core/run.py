@@ -21,7 +21,7 @@ from .failures import RunFailure, one_line
 from .policies import policy_for
 from .ports import Payloads, Ports
 from .projections import View
-from .projections.accounting import Ledger
+from .projections.accounting import Breach, Ledger
 from .rollout import Rollouts
 from .trainer import TrainerActor
 from .waits import Expired, Waiter
@@ -134,7 +134,9 @@ class Run:
     def _evaluation(self, rollouts: Rollouts) -> Evaluation | None:
         if self.ports.eval_prompts is None:
             return None
-        return Evaluation(self.view, self.config, self.ports.eval_prompts, rollouts, self._waiter("evaluation"))
+        return Evaluation(
+            self.view, self.config, self.ports.eval_prompts, rollouts, self._waiter("evaluation")
+        )
 
     async def _supervised(self, actor: str, work: Coroutine[Any, Any, T]) -> T:
         """Run an actor; note the first exception of all actors before it ends the others."""
@@ -151,18 +153,15 @@ class Run:
 
     async def _audit(self) -> None:
         """Publish every breach of a law that the ledger finds."""
-        told = 0
+        told: list[Breach] = []
         while True:
-            await self.bus.watch(lambda: len(self.ledger.breaches) > told)
-            for breach in self.ledger.breaches[told:]:
-                self.bus.publish(
-                    "auditor",
-                    InvariantBroken(
-                        law=breach.law, broken_by=breach.seq, expected=breach.expected, found=breach.found
-                    ),
-                    cause=breach.seq,
+            await self.bus.watch(lambda: len(self.ledger.breaches) > len(told))
+            for breach in self.ledger.breaches[len(told) :]:
+                told.append(breach)
+                broken = InvariantBroken(
+                    law=breach.law, broken_by=breach.seq, expected=breach.expected, found=breach.found
                 )
-                told += 1
+                self.bus.publish("auditor", broken, cause=breach.seq)
 
     async def _close_ports(self) -> None:
         limit_s = self.config.deadlines.close_s
@@ -183,7 +182,12 @@ class Run:
         if self._first is None:
             self._me.publish(
                 RunFinished.model_validate(
-                    {"outcome": outcome, "steps": trainer.step, "version": trainer.version, "seconds": seconds}
+                    {
+                        "outcome": outcome,
+                        "steps": trainer.step,
+                        "version": trainer.version,
+                        "seconds": seconds,
+                    }
                 )
             )
             return RunOutcome(outcome, trainer.step, trainer.version, seconds)

@@ -132,7 +132,11 @@ def checkpoint_due(view: View, config: RunConfig, done: bool) -> bool:
 
 def at_end(view: View, config: RunConfig) -> bool:
     """Return whether the end of the run still has a version to save."""
-    return config.checkpoint.at_end and view.trainer.version > view.trainer.checkpointed and view.trainer.version > 0
+    return (
+        config.checkpoint.at_end
+        and view.trainer.version > view.trainer.checkpointed
+        and view.trainer.version > 0
+    )
 
 
 class TrainerActor:
@@ -164,7 +168,9 @@ class TrainerActor:
         """Train until the run is done; return its outcome. Cancelling leaves the step that runs unfinished."""
         while True:
             action = await self._next()
-            with causing(self.view.last_seq if self.view.last_seq >= 0 else None, f"step:{self.view.trainer.step}"):
+            with causing(
+                self.view.last_seq if self.view.last_seq >= 0 else None, f"step:{self.view.trainer.step}"
+            ):
                 match action:
                     case StartLearner():
                         await self._start_learner()
@@ -219,7 +225,9 @@ class TrainerActor:
         except (LearnerGone, Expired) as error:
             raise self._learner_lost(error) from error
         if info is not None:
-            self.waiter.publish(LearnerUp(version=info.version, parameters=info.parameters, device=info.device))
+            self.waiter.publish(
+                LearnerUp(version=info.version, parameters=info.parameters, device=info.device)
+            )
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Return what `work` returns, or None after cancelling it because the run is to stop."""
@@ -235,7 +243,9 @@ class TrainerActor:
         self._enter("converting")
         taken = self.waiter.publish(BatchTaken(step=step, groups=numbers))
         groups = [self.view.groups.live[number] for number in numbers]
-        batch = train_batch(step, self.view.trainer.version, groups, self.payloads, self.config.algorithm.advantage)
+        batch = train_batch(
+            step, self.view.trainer.version, groups, self.payloads, self.config.algorithm.advantage
+        )
         convert_s = self.waiter.elapsed_s(taken.mono)
         started = self.waiter.publish(
             StepStarted(
@@ -250,13 +260,20 @@ class TrainerActor:
         self._enter("training")
         try:
             work = self.learner.train(batch)
-            result = await self.waiter.bounded("train_step", f"step {step}", self.config.deadlines.train_step_s, work)
+            result = await self.waiter.bounded(
+                "train_step", f"step {step}", self.config.deadlines.train_step_s, work
+            )
         except (LearnerGone, Expired) as error:
             raise self._learner_lost(error) from error
         self._completed(batch, groups, result, convert_s, self.waiter.elapsed_s(started.mono))
 
     def _completed(
-        self, batch: TrainBatch, groups: Sequence[Group], result: TrainResult, convert_s: float, train_s: float
+        self,
+        batch: TrainBatch,
+        groups: Sequence[Group],
+        result: TrainResult,
+        convert_s: float,
+        train_s: float,
     ) -> None:
         lags = [batch.step - group.version for group in groups]
         rewards = [completed.reward for group in groups for completed in group.completed.values()]
@@ -293,7 +310,9 @@ class TrainerActor:
         )
         await self.waiter.durable(published, deadline_s=self.config.deadlines.durable_s)
         if old > 0:
-            self.artifacts.drop(self.artifacts.weights(old - 1))  # `old` itself may still be loading somewhere
+            self.artifacts.drop(
+                self.artifacts.weights(old - 1)
+            )  # `old` itself may still be loading somewhere
 
     async def _evaluate(self) -> None:
         self._enter("eval")

@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from ..events.bus import Bus
-from ..events.record import Clock, Record
+from ..events.record import Record
 from ..events.types import Blocked, DeadlineExpired, EdgeName, Event, Unblocked
+from .ports import Clock
 
 T = TypeVar("T")
 
@@ -99,13 +100,13 @@ class Waiter:
             Blocked(waiter=waiter, edge=edge.name, awaited=edge.awaited, present=edge.present)
         )
 
-        def unblocked(outcome: str) -> None:
+        def unblocked(outcome: Literal["ready", "expired", "cancelled"]) -> None:
             self.publish(
                 Unblocked(
                     waiter=waiter,
                     edge=edge.name,
                     blocked=blocked.seq,
-                    outcome=outcome,  # type: ignore[arg-type]
+                    outcome=outcome,
                     seconds=self.elapsed_s(blocked.mono),
                 )
             )
@@ -118,7 +119,9 @@ class Waiter:
             if deadline_s is None or not limit.expired():
                 raise
             subject = f"{edge.name}({edge.awaited})"
-            self.publish(DeadlineExpired(effect="wait", subject=subject, limit_s=deadline_s), cause=blocked.seq)
+            self.publish(
+                DeadlineExpired(effect="wait", subject=subject, limit_s=deadline_s), cause=blocked.seq
+            )
             unblocked("expired")
             raise Expired("wait", subject, deadline_s) from None
         except BaseException:

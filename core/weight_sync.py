@@ -58,7 +58,9 @@ class WeightSync:
         started = self.waiter.publish(SyncStarted(engine=name, version=version, mode=mode))
         with causing(started.seq):
             try:
-                await self.waiter.bounded("weight_sync", name, limit_s, self._transfer(name, version, started.mono))
+                await self.waiter.bounded(
+                    "weight_sync", name, limit_s, self._transfer(name, version, started.mono)
+                )
             except (PortError, Expired) as error:
                 outcome = "expired" if isinstance(error, Expired) else "failed"
                 self.waiter.publish(
@@ -78,7 +80,9 @@ class WeightSync:
             self.waiter.publish(EnginePaused(engine=name, mode=mode))
             await engine.pause(mode)
         await engine.load(self.pool.artifacts.absolute(self.view.trainer.published_path), version)
-        acknowledged = SyncAcknowledged(engine=name, version=version, seconds=self.waiter.elapsed_s(started_ns))
+        acknowledged = SyncAcknowledged(
+            engine=name, version=version, seconds=self.waiter.elapsed_s(started_ns)
+        )
         if mode == "in_flight":
             self.waiter.publish(acknowledged)
             return

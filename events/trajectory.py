@@ -85,12 +85,12 @@ def float32_bytes(values: Iterable[float]) -> bytes:
 
 def int32_list(data: bytes) -> list[int]:
     """Return little-endian int32 bytes as a list."""
-    return _native("i", data).tolist()
+    return array("i", _native(data)).tolist()
 
 
 def float32_list(data: bytes) -> list[float]:
     """Return little-endian float32 bytes as a list."""
-    return _native("f", data).tolist()
+    return array("f", _native(data)).tolist()
 
 
 def _little_endian(values: array[int] | array[float]) -> bytes:
@@ -99,8 +99,9 @@ def _little_endian(values: array[int] | array[float]) -> bytes:
     return values.tobytes()
 
 
-def _native(code: str, data: bytes) -> array[int] | array[float]:
-    values: array[int] | array[float] = array(code, data)  # type: ignore[assignment]
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
+def _native(data: bytes) -> bytes:
+    if sys.byteorder == "little":
+        return data
+    values = array("i", data)
+    values.byteswap()
+    return values.tobytes()

@@ -53,7 +53,9 @@ class Targeted:
         """Name the version that would widen the window, or the permit that would let it be filled."""
         groups, scheduler = view.groups, config.scheduler
         if any(self.short(view, config, target) > 0 for target in self.window(view, config)):
-            return Edge("permit", "a free permit", f"{groups.in_flight}/{scheduler.permits_or_default} in flight")
+            return Edge(
+                "permit", "a free permit", f"{groups.in_flight}/{scheduler.permits_or_default} in flight"
+            )
         last = view.trainer.step + scheduler.max_staleness
         if view.engines.generation_version is None:
             return Edge("engine_available", "an engine", "none is up")

@@ -146,7 +146,9 @@ class Ledger(Folded):
             self._broken("phase time", record, f"{self.wall_ns} ns", f"{self.phase_ns} ns in phases")
         for kind, keys in self._open.items():
             if keys:
-                self._broken(f"open {kind}", record, "none at the end", f"{len(keys)}: {sorted(map(str, keys))[:3]}")
+                self._broken(
+                    f"open {kind}", record, "none at the end", f"{len(keys)}: {sorted(map(str, keys))[:3]}"
+                )
         if isinstance(event, RunFinished) and self.groups["in_flight"] + self.groups["training"]:
             self._broken("groups", record, "none in flight at the end", str(dict(self.groups)))
 
@@ -155,7 +157,9 @@ class Ledger(Folded):
     @on(GroupDispatched)
     def _group_dispatched(self, record: Record, event: GroupDispatched) -> None:
         if event.group in self._alive:
-            self._broken("groups", record, "a new group", f"group {event.group} is {self._alive[event.group]}")
+            self._broken(
+                "groups", record, "a new group", f"group {event.group} is {self._alive[event.group]}"
+            )
             return
         self.dispatched += 1
         self._alive[event.group], self._dispatch[event.group] = "in_flight", event

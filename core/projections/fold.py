@@ -33,9 +33,7 @@ class Folded:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.handlers = {
-            event: method
-            for method in vars(cls).values()
-            for event in getattr(method, "folds", ())
+            event: method for method in vars(cls).values() for event in getattr(method, "folds", ())
         }
 
     def apply(self, record: Record) -> None:

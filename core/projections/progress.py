@@ -61,7 +61,9 @@ class Progress(Folded):
 
     @on(EvalCompleted)
     def _eval(self, record: Record, event: EvalCompleted) -> None:
-        self.evals.append(EvalRow(event.eval, event.version, event.reward_mean, event.completed, event.failed))
+        self.evals.append(
+            EvalRow(event.eval, event.version, event.reward_mean, event.completed, event.failed)
+        )
 
     @on(TrajectoryCompleted)
     def _trajectory(self, record: Record, event: TrajectoryCompleted) -> None:

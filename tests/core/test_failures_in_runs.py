@@ -10,7 +10,14 @@ import pytest
 from worlds import World, config
 
 from eventrain.adapters.simulated.world import SimulatedEnvironment
-from eventrain.core.ports import CheckpointError, EngineError, EngineGone, GenerateRequest, LearnerGone, PromptTooLong
+from eventrain.core.ports import (
+    CheckpointError,
+    EngineError,
+    EngineGone,
+    GenerateRequest,
+    LearnerGone,
+    PromptTooLong,
+)
 from eventrain.events.types import (
     BatchTaken,
     CheckpointCommitted,
@@ -381,7 +388,9 @@ def test_the_end_of_the_data_is_a_short_step_or_a_clean_end(
     assert world.ledger.prompts["trained"] == sum(sizes)
 
 
-@pytest.mark.parametrize("kind", ["learner_up", "engine_up", "step_started", "sync_started", "eval_started", "group_buffered"])
+@pytest.mark.parametrize(
+    "kind", ["learner_up", "engine_up", "step_started", "sync_started", "eval_started", "group_buffered"]
+)
 def test_ctrl_c_ends_the_run_cleanly_wherever_it_is(kind: str) -> None:
     """The step that runs is finished and saved, every group is accounted for, and the last event says interrupted."""
     world = World(config(eval={"every_steps": 2, "prompts": 50}, run={"steps": 50}))

@@ -68,7 +68,9 @@ def test_generation_overlaps_training_only_when_staleness_allows_it() -> None:
 
 def test_the_state_of_a_run_is_the_fold_of_its_log() -> None:
     """Folding the finished log anew gives exactly the state that the run had."""
-    world = World(config(eval={"every_steps": 2, "prompts": 3}, checkpoint={"every_steps": 2}), engines=2).go()
+    world = World(
+        config(eval={"every_steps": 2, "prompts": 3}, checkpoint={"every_steps": 2}), engines=2
+    ).go()
     view, ledger = View(), Ledger()
     for record in world.log:
         view.apply(record)
@@ -89,8 +91,14 @@ def test_phases_sum_to_the_runs_wall_time() -> None:
 
 def test_synchronous_training_calls_its_wait_generating() -> None:
     """With max_staleness 0 the trainer waits in phase generating, and otherwise in waiting_for_buffer."""
-    sync = {e.phase for e in World(config(scheduler={"groups_per_step": 2, "max_staleness": 0})).go().events(PhaseEntered)}
-    later = {e.phase for e in World(config(scheduler={"groups_per_step": 2, "max_staleness": 1})).go().events(PhaseEntered)}
+    sync = {
+        e.phase
+        for e in World(config(scheduler={"groups_per_step": 2, "max_staleness": 0})).go().events(PhaseEntered)
+    }
+    later = {
+        e.phase
+        for e in World(config(scheduler={"groups_per_step": 2, "max_staleness": 1})).go().events(PhaseEntered)
+    }
     assert "generating" in sync
     assert "waiting_for_buffer" not in sync
     assert "waiting_for_buffer" in later

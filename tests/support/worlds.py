@@ -75,7 +75,7 @@ class World:
             clock=self.clock,
             engines=self.pool,
             learner=self.learner,
-            environments=lambda: self.environment(),
+            environments=self.environment,
             prompts=NumberedPrompts(items),
             renderer=SimulatedRenderer(),
             artifacts=self.artifacts,
