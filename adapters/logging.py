@@ -91,7 +91,11 @@ def configure(
     console = structlog.dev.ConsoleRenderer(colors=colors, sort_keys=False, pad_event_to=20, pad_level=False)
     renderer: list[Callable[..., Any]] = [_for_a_person, console]
     if not human:
-        renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
+        renderer = [
+            structlog.processors.format_exc_info,
+            _event_first,
+            structlog.processors.JSONRenderer(sort_keys=False),
+        ]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -150,6 +154,12 @@ def _iso(ts_ns: int) -> str:
     seconds, rest = divmod(ts_ns, 1_000_000_000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest // 1_000_000:03}Z"
+
+
+def _event_first(_logger: object, _method: str, event_dict: dict[str, Any]) -> dict[str, Any]:
+    """Put what every line has before what only some have."""
+    head = {key: event_dict[key] for key in ("timestamp", "level", "event") if key in event_dict}
+    return head | event_dict
 
 
 def _for_a_person(_logger: object, _method: str, event_dict: dict[str, Any]) -> dict[str, Any]:

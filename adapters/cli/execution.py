@@ -47,7 +47,7 @@ def default_run_dir(name: str, now: datetime.datetime | None = None) -> Path:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[RunFolder]:
-    """Make the folder of a new run, and take it away again when the block finds the input bad.
+    """Make the folder of a new run, and take it away again when the block fails before it holds anything.
 
     Raises `RunFolderError` when it cannot be made.
     """
@@ -55,7 +55,7 @@ def new_folder(path: Path) -> Iterator[RunFolder]:
     folder = RunFolder.create(path)
     try:
         yield folder
-    except BadInput:
+    except BaseException:
         parts = (folder.events, folder.payloads, folder.weights, folder.checkpoints, folder.logs)
         for part in (*parts, *([] if existed else [path])):
             with contextlib.suppress(OSError):  # not empty: whatever lies there is not ours to delete
@@ -104,15 +104,14 @@ def _built(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
 async def _supervised(config: RunConfig, ports: Ports, folder: RunFolder, screen: Screen) -> RunOutcome:
     """Run with signals connected and the screen beside it. Cancelling cancels the run."""
     stop = asyncio.Event()
-    with _written(folder, config, ports.clock) as (bus, payloads):
+    with _signals(stop, screen), _written(folder, config, ports.clock) as (bus, payloads):
         run = Run(config, ports, bus, payloads)
-        with _signals(stop, screen):
-            async with asyncio.TaskGroup() as group:
-                showing = group.create_task(screen.show(bus, run.view), name="screen")
-                outcome = await run.conduct(stop)
-                bus.close()
-                await asyncio.wait({showing}, timeout=LAST_LINES_S)
-                showing.cancel()
+        async with asyncio.TaskGroup() as group:
+            showing = group.create_task(screen.show(bus, run.view), name="screen")
+            outcome = await run.conduct(stop)
+            bus.close()
+            await asyncio.wait({showing}, timeout=LAST_LINES_S)
+            showing.cancel()
     return outcome
 
 

@@ -214,7 +214,7 @@ def _headline(status: RunStatus) -> str:
         "interrupted": ("interrupted", "yellow"),
         "data_exhausted": ("ended: data exhausted", "yellow"),
         "failed": ("failed", "red"),
-        "gone": ("gone without a last word (killed?)", "red"),
+        "gone": ("gone without a last word (killed, or a full disk)", "red"),
     }
     text, colour = words[status.life]
     name = status.started.run if status.started else ""

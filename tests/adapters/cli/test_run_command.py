@@ -231,3 +231,17 @@ def test_a_terminal_gets_the_live_panel(folder: Path) -> None:
     assert "step_completed" in text
     assert '{"' not in text
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
+
+
+def test_a_full_disk_ends_the_run_with_one_line(folder: Path) -> None:
+    """When the log cannot be written the run ends with that as its cause, and what was logged before stays readable."""
+    command_line = (
+        f"ulimit -f 60; exec {sys.executable} {PROGRAM} run sim.toml --run-dir run --set run.steps=10000"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command_line], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == "the event log in run/events could not be written: File too large"
+    assert kinds(folder / "run").count("step_completed") > 3
