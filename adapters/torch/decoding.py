@@ -166,7 +166,8 @@ class Decoder:
         self._retained_tokens = 0
         self._retained_tokens_max = slots * context_tokens // 2
         self._waste_max = max(4, PASS_COST // max(1, model.num_parameters()))
-        self._masked = torch.finfo(model.dtype).min
+        self._seen = torch.zeros((), dtype=model.dtype, device=self._device)
+        self._masked = torch.full_like(self._seen, torch.finfo(model.dtype).min)
         self._columns = torch.arange(context_tokens, device=self._device)
 
     @property
@@ -312,12 +313,9 @@ class Decoder:
         positions = np.maximum(columns, 0)
         token_ids = np.take_along_axis(rows.tokens[first:last], positions, axis=1)
         width = int(length.max())
+        self._cache.aim(first, write, width, self._device)
         position_ids = torch.from_numpy(positions).to(self._device)
-        self._cache.aim(first, torch.from_numpy(write).to(self._device), width)
-        later = self._columns[:width] > position_ids[:, None, :, None]
-        mask = torch.zeros(later.shape, dtype=self._model.dtype, device=self._device).masked_fill_(
-            later, self._masked
-        )
+        mask = torch.where(self._columns[:width] > position_ids[:, None, :, None], self._masked, self._seen)
         output = self._model(
             input_ids=torch.from_numpy(token_ids).to(self._device),
             attention_mask=mask,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import Cache, PreTrainedConfig
 
 COLUMNS_FIRST = 128
@@ -41,18 +43,18 @@ class SlotCache(Cache):
         self._first = self._count = self._width = 0
         self._where = torch.empty(0, dtype=torch.int64)
 
-    def aim(self, first: int, write: torch.Tensor, width: int) -> None:
+    def aim(self, first: int, write: NDArray[np.int64], width: int, device: torch.device) -> None:
         """Direct the next forward pass at the rows from `first` on.
 
         write: int64 [rows, queries], the column of every new token, negative for padding. The rows are attended
         over their first `width` columns.
         """
-        count = write.shape[0]
+        count = len(write)
         self._reserve(first + count, width)
         stride = self._columns + 1
-        write = torch.where(write < 0, self._columns, write)
-        rows = torch.arange(first, first + count, device=write.device)[:, None]
-        self._where = (rows * stride + write).reshape(-1)
+        row_starts = np.arange(first, first + count)[:, None] * stride
+        where = row_starts + np.where(write < 0, self._columns, write)
+        self._where = torch.from_numpy(where.reshape(-1)).to(device)
         self._first, self._count, self._width = first, count, width
 
     def update(
