@@ -7,7 +7,7 @@ class LogWriteError(Exception):
     """The log could not be written (disk full, read-only, I/O error); ends the run."""
 
 
-class LogDamaged(Exception):  # noqa: N818 - says what is, not that it is an error
+class LogDamaged(Exception):
     """The log cannot be trusted beyond `last_seq`; the message names segment, offset and reason."""
 
     def __init__(self, segment: str, offset: int, last_seq: int, reason: str) -> None:
@@ -21,11 +21,15 @@ class LogDamaged(Exception):  # noqa: N818 - says what is, not that it is an err
         self.reason = reason
 
 
-class PayloadMissing(Exception):  # noqa: N818 - as above
+class LogTooNew(Exception):
+    """The log holds events that this version does not know: it was written by a newer one."""
+
+
+class PayloadMissing(Exception):
     """The bytes that a payload reference names are not there."""
 
 
-class PayloadDamaged(Exception):  # noqa: N818 - as above
+class PayloadDamaged(Exception):
     """The bytes that a payload reference names are not the ones that were written."""
 
 
