@@ -59,8 +59,14 @@ def test_options_reach_the_task(tmp_path):
     [
         ({"task": "basic_aritmetic"}, "has no such task; did you mean 'basic_arithmetic'?"),
         ({"task": "composite"}, "data.task is 'composite', but reasoning-gym has no such task"),
-        ({"options": {"max_term": 2}}, "data.options.max_term: 'basic_arithmetic' has no such option; did you mean"),
-        ({"options": {"max_terms": "many"}}, "data.options.max_terms is 'many': input should be a valid integer"),
+        (
+            {"options": {"max_term": 2}},
+            "data.options.max_term: 'basic_arithmetic' has no such option; did you mean",
+        ),
+        (
+            {"options": {"max_terms": "many"}},
+            "data.options.max_terms is 'many': input should be a valid integer",
+        ),
         ({"options": {"max_terms": 1}}, "data.options of 'basic_arithmetic': max_terms must be >= min_terms"),
         ({"options": {"seed": 1}}, "data.options.seed: set run.seed instead"),
     ],

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from eventrain.adapters.data.order import EpochOrder
 
 
-@given(length=st.integers(1, 200), seed=st.integers(0, 2**40), epoch=st.integers(0, 50), shuffle=st.booleans())
+@given(
+    length=st.integers(1, 200), seed=st.integers(0, 2**40), epoch=st.integers(0, 50), shuffle=st.booleans()
+)
 def test_an_epoch_gives_every_item_exactly_once(length, seed, epoch, shuffle):
     """The positions of an epoch are a permutation of the dataset, shuffled or not."""
     order = EpochOrder(length, seed, shuffle)
@@ -33,7 +35,9 @@ def test_an_order_does_not_depend_on_what_was_asked_before(seed, asked):
 def test_epochs_and_seeds_have_orders_of_their_own():
     """Two epochs of one seed differ, and so do two seeds."""
     first, other = EpochOrder(100, 1, shuffle=True), EpochOrder(100, 2, shuffle=True)
-    orders = {tuple(source.index(epoch, p) for p in range(100)) for source in (first, other) for epoch in (0, 1)}
+    orders = {
+        tuple(source.index(epoch, p) for p in range(100)) for source in (first, other) for epoch in (0, 1)
+    }
     assert len(orders) == 4
 
 

@@ -37,7 +37,7 @@ def test_only_what_stands_in_tags_is_scored(play, item):
 
 
 @pytest.mark.parametrize(
-    ("how", "answer"), [("text", "so\n12"), ("last_line", "12"), ("tags", None)], ids=lambda value: str(value)
+    ("how", "answer"), [("text", "so\n12"), ("last_line", "12"), ("tags", None)], ids=str
 )
 def test_answers_are_taken_out_of_a_text_as_configured(how, answer):
     """The three ways to find the answer in a completion."""
@@ -82,7 +82,7 @@ PROGRAMS = [
     "9**(9**9)",
     "((9**64)**64)**64",
     "2**(99*99*99*9999)",
-    "ｅxit()",
+    "\uff45xit()",
     "x.__class__",
     "f'{exit()}'",
     "x" * 3000,
@@ -92,7 +92,11 @@ ONLY_FOR_SYMPY = ["99999999999!", "1e999999999"]
 
 CASES = [
     *((task, program) for task in ("spiral_matrix", "n_queens") for program in PROGRAMS),
-    *((task, program) for task in ("countdown", "simple_integration") for program in PROGRAMS + ONLY_FOR_SYMPY),
+    *(
+        (task, program)
+        for task in ("countdown", "simple_integration")
+        for program in PROGRAMS + ONLY_FOR_SYMPY
+    ),
 ]
 
 

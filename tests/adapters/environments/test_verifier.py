@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventrain.adapters.environments.verifier import Verifier, last_number
-from eventrain.core.ports import EnvironmentFailed, Message
+from eventrain.core.ports import Action, EnvironmentFailed, Message
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,10 @@ def test_a_prompt_may_be_text_or_messages():
         ({"prompt": 3}, "a prompt is a string or a list of messages, found int"),
         ({"prompt": []}, "a prompt is a string or a list of messages, found list"),
         ({"prompt": ["q"]}, "a message is an object with 'role' and 'content', found 'q'"),
-        ({"prompt": [{"role": "robot", "content": "q"}]}, "a message has the role 'robot', expected one of system"),
+        (
+            {"prompt": [{"role": "robot", "content": "q"}]},
+            "a message has the role 'robot', expected one of system",
+        ),
     ],
 )
 def test_an_item_without_a_usable_prompt_is_a_typed_failure(item, message):
@@ -100,21 +103,22 @@ def test_an_async_function_is_awaited_in_the_loop(play):
 
 def test_a_function_that_never_returns_holds_up_nobody():
     """Cancelling the reward leaves the loop free, and neither loop nor process waits for the lost thread."""
-    entered, release = threading.Event(), threading.Event()
-
-    def judge(completion, item):
-        entered.set()
-        release.wait()
-        return 1.0
+    release = threading.Event()
 
     async def give_up():
+        loop, entered = asyncio.get_running_loop(), asyncio.Event()
+
+        def judge(completion, item):
+            loop.call_soon_threadsafe(entered.set)
+            release.wait()
+            return 1.0
+
         verifier = Verifier(judge)
         await verifier.reset({"prompt": "?"}, 0)
-        await verifier.step(_answer("text"))
+        await verifier.step(Action("text", []))
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(verifier.reward())
-            while not entered.is_set():
-                await asyncio.sleep(0)
+            await entered.wait()
             waiting.cancel()
         return waiting.cancelled()
 
@@ -134,9 +138,3 @@ def test_an_unanswered_prompt_is_worth_nothing():
         return await verifier.reward()
 
     assert asyncio.run(unanswered()) == 0.0
-
-
-def _answer(text):
-    from eventrain.core.ports import Action
-
-    return Action(text, [])
