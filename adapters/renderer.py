@@ -121,7 +121,9 @@ def _lines(messages: Sequence[Message]) -> str:
 def _behind_answer(rendered: str) -> str:
     _, placeholder, behind = rendered.partition(_PLACEHOLDER)
     if not placeholder:
-        raise ValueError("the chat template leaves out the assistant's answer: no conversation can go on with it")
+        raise ValueError(
+            "the chat template leaves out the assistant's answer: no conversation can go on with it"
+        )
     return behind
 
 
@@ -130,7 +132,9 @@ def _load_tokenizer(path: Path) -> Any:
         raise ValueError(f"model.path: {path}: no such folder")
     transformers = require("transformers", "torch")
     try:
-        return transformers.AutoTokenizer.from_pretrained(str(path), trust_remote_code=False, local_files_only=True)
+        return transformers.AutoTokenizer.from_pretrained(
+            str(path), trust_remote_code=False, local_files_only=True
+        )
     except Exception as error:
         # Tokenizer libraries raise many types, even bare Exception; for us they all say: not this folder.
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -120,7 +120,7 @@ def _message(entry: Any) -> Message:
     role = entry.get("role")
     if role not in _ROLES:
         raise EnvironmentFailed(f"a message has the role {role!r}, expected one of {', '.join(_ROLES)}")
-    return Message(role, entry["content"])  # type: ignore[arg-type]  # it is one of the roles
+    return Message(role, entry["content"])
 
 
 def _contains(completion: str, answer: str) -> bool:

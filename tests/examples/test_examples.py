@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from eventrain.adapters.data import eval_prompt_source, prompt_source
+from eventrain.adapters.data.gym import HASH_SEEDED_TASKS
 from eventrain.adapters.environments import environment_factory
+from eventrain.adapters.environments.gym_answers import FORMULA_TASKS, LIST_TASKS
 from eventrain.core.config import RunConfig, require_enough_prompts
 from eventrain.core.ports import Action
 
@@ -83,6 +85,35 @@ def test_a_word_chain_is_judged_by_its_letters(answers, reward):
         return await environment.reward()
 
     assert asyncio.run(play()) == pytest.approx(reward)
+
+
+def test_the_environment_on_the_page_works(tmp_path):
+    """The class that docs/environments.md shows can be pasted beside a configuration and played."""
+    page = (EXAMPLES.parent / "docs" / "environments.md").read_text()
+    (tmp_path / "sums.py").write_text(page.split("```python\n")[1].split("```")[0])
+    config = RunConfig.model_validate(
+        tomllib.loads((EXAMPLES / "own_environment/word_chain.toml").read_text())
+    )
+    section = config.environment.model_copy(update={"kind": "sums:Sum", "options": {}})
+    make = environment_factory(section, config.rollout, tmp_path)
+
+    async def play(text: str) -> float:
+        environment = make()
+        await environment.reset({"a": 1, "b": 2}, seed=0)
+        assert (await environment.step(Action(text, []))).done
+        return await environment.reward()
+
+    assert asyncio.run(play("It is 3.")) == 1.0
+    assert asyncio.run(play("It is 4.")) == 0.0
+
+
+def test_the_page_counts_the_guarded_tasks_right():
+    """The page's numbers of tasks that are guarded or refused are those of the code."""
+    page = (EXAMPLES.parent / "docs" / "environments.md").read_text()
+    assert len(FORMULA_TASKS | LIST_TASKS) == 9
+    assert "Nine tasks" in page
+    assert len(HASH_SEEDED_TASKS) == 5
+    assert "Five tasks" in page
 
 
 def test_the_model_script_takes_the_model_out_of_the_package(tmp_path):
