@@ -41,9 +41,8 @@ class HuggingFaceRenderer:
         self._path = model_path
         self._tokenizer = _load_tokenizer(model_path)
         self._has_template = bool(self._tokenizer.chat_template)
-        self._special_ids = frozenset(
-            index for index, token in self._tokenizer.added_tokens_decoder.items() if token.special
-        )
+        self._special_ids = {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
+        self._special_ids.add(self._tokenizer.eos_token_id)
         self._end_of_turn = self._find_end_of_turn() if self._has_template else None
         self.stop_token_ids = self._find_stop_tokens()
 
