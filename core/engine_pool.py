@@ -72,13 +72,16 @@ class EnginePool:
         self._closing: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Start all engines once weights are published, then restart lost ones, until cancelled."""
-        await self.waiter.until(self._weights, lambda: Edge("version", "the first weights", "none published"))
+        """Prepare all engines, start them once weights are published, then restart lost ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
-                for name in self.engines:
-                    tasks.create_task(self._start(name), name=f"start {name}")
+                ready = {name: tasks.create_task(self._prepare(name)) for name in self.engines}
+                await self.waiter.until(
+                    self._weights, lambda: Edge("version", "the first weights", "none published")
+                )
+                for name, preparing in ready.items():
+                    tasks.create_task(self._start(name, preparing), name=f"start {name}")
                 while True:
                     for restart in await self.waiter.until(self._due, self._rest):
                         record = self.waiter.publish(restart, cause=self.view.last_seq)
@@ -97,8 +100,17 @@ class EnginePool:
         states = [engine.state for engine in self.view.engines.by_name.values()]
         return Edge("work", "a lost engine", f"{states.count('serving')}/{len(self.engines)} serving")
 
-    async def _start(self, name: str) -> None:
+    async def _prepare(self, name: str) -> None:
+        limit_s = self.config.deadlines.start_s
+        try:
+            await self.waiter.bounded("engine_prepare", name, limit_s, self.engines[name].prepare())
+        except (PortError, Expired):
+            return  # only a head start: what is wrong shows again, with its deadline, when the engine is started
+
+    async def _start(self, name: str, preparing: asyncio.Task[None] | None = None) -> None:
         engine, limit_s = self.engines[name], self.config.deadlines.start_s
+        if preparing is not None:
+            await preparing  # bounded by the same deadline
         if name in self._closing:
             await self._closing.pop(name)  # bounded by deadlines.close_s
         try:

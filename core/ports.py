@@ -113,6 +113,13 @@ class Engine(Protocol):
 
     name: str
 
+    async def prepare(self) -> None:
+        """Do what takes long and needs no weights, ahead of `start`. Raises `EngineGone`.
+
+        Only a head start: `start` works without it.
+        """
+        ...
+
     async def start(self, weights: str, version: int) -> EngineInfo:
         """Start, or start anew after `EngineGone`, and return when it serves.
 

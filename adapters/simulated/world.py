@@ -55,6 +55,9 @@ class SimulatedEngine:
     _in_flight: int = 0
     _died: asyncio.Event = field(default_factory=asyncio.Event)
 
+    async def prepare(self) -> None:
+        """Have nothing to prepare."""
+
     async def start(self, weights: str, version: int) -> EngineInfo:
         """Serve with `version`."""
         await self.on_start(version)
