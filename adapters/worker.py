@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -203,10 +204,8 @@ class WorkerProcess:
         """Fail what is pending; called once, when the channel has closed."""
         if self._gone is not None:
             return
-        try:
+        with suppress(subprocess.TimeoutExpired):  # it closed its channel and lives on: close() ends it
             self._process.wait(REAP_S)
-        except subprocess.TimeoutExpired:
-            pass  # it closed its channel and lives on: close() ends it
         self._gone = self._epitaph()
         if not self._up.done():
             self._up.set_exception(WorkerFailed(self._gone))
@@ -235,7 +234,7 @@ class WorkerProcess:
         """Return whether the process has been reaped, waiting at most `seconds` for it."""
         try:
             async with asyncio.timeout(seconds):
-                while self._process.poll() is None:
+                while self._process.poll() is None:  # noqa: ASYNC110 - reaping has no event
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             return self._process.poll() is not None
@@ -255,10 +254,8 @@ class WorkerProcess:
     def _signal(self, number: signal.Signals) -> None:
         if self._process.poll() is not None:
             return
-        try:
+        with suppress(ProcessLookupError):  # it ended in this instant
             os.killpg(self.pid, number)  # the child leads its own group
-        except ProcessLookupError:
-            pass  # it ended in this instant
 
 
 class _Channel(asyncio.Protocol):
@@ -299,7 +296,7 @@ def _spawn(
         output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     else:
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        output = open(log_path, "a+b")  # noqa: SIM115 - lives as long as the worker
+        output = log_path.open("a+b")
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     try:

@@ -23,8 +23,9 @@ import torch
 from transformers import PreTrainedConfig
 
 from ...core.ports import EngineError, PromptRefused, PromptTooLong
-from .decoding import Decoder, Finished, Sequence
+from .decoding import Decoder
 from .proving import prove
+from .rows import Finished, Sequence
 from .weights import WeightsUnusable, model_of_folder, put_weights, read_weights, resolve_device
 
 
@@ -120,7 +121,10 @@ class EngineProcess:
         }
 
     async def pause(self, mode: Literal["drain", "pause"]) -> None:
-        """Stop decoding; ``drain`` returns once every slot is empty. Cancelled, it stays paused or draining."""
+        """Stop decoding; ``drain`` returns once every slot is empty, or the engine is paused or resumed meanwhile.
+
+        Cancelled, it stays paused or draining.
+        """
         if mode == "pause":
             await self._between_steps(partial(self._enter, "paused"))
             return

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from .decoding import Decoder, Sequence
+from .decoding import Decoder
+from .rows import Sequence
 
 PROMPTS_TOKENS = (7, 3)
 """Unequal, so that padding is part of the proof."""

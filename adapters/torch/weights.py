@@ -39,7 +39,7 @@ def model_of_folder(
     try:
         config = AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
         chosen = dtype or _default_dtype(device, config.dtype)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=chosen, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:

@@ -16,8 +16,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from eventrain.adapters.torch.decoding import Decoder, Finished, Sequence
+from eventrain.adapters.torch.decoding import Decoder
 from eventrain.adapters.torch.proving import ModelNotServed, plain_logprobs, prove
+from eventrain.adapters.torch.rows import Finished, Sequence
 from eventrain.adapters.torch.weights import WeightsUnusable
 
 CONTEXT = 64
