@@ -155,6 +155,11 @@ class WorkerProcess:
             if not answered and self._gone is None:
                 self._transport.write(encode_frame(["cancel", number]))
 
+    @property
+    def alive(self) -> bool:
+        """Whether the child is not known to have ended."""
+        return self._gone is None
+
     async def wait_gone(self) -> str:
         """Wait until the child has ended; return how, in one line. Cancelling changes nothing."""
         if self._gone is not None:

@@ -5,6 +5,7 @@ This is the parent's side and imports neither torch nor numpy; the work is done 
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from pathlib import Path
 from typing import Any, NoReturn
@@ -51,20 +52,23 @@ class TorchEngine:
         self._log_path = log_path
         self._deadlines = deadlines
         self._worker: WorkerProcess | None = None
+        self._fresh = False
+        """Whether the process is prepared and has no weights yet."""
 
     @property
     def pid(self) -> int | None:
         """The process id, or None before the first start and after close."""
         return self._worker.pid if self._worker is not None else None
 
-    async def start(self, weights: str, version: int) -> EngineInfo:
-        """Start the process, in the place of one that is there; see `Engine.start`. Raises `EngineGone`."""
+    async def prepare(self) -> None:
+        """Start the process and build the model, which needs no weights; see `Engine.prepare`.
+
+        Raises `EngineGone`. Cancelled or failed, it leaves no process behind.
+        """
         await self.close()
         threads = str(self._section.threads)
         settings = {
             "model_path": str(self._model_path),
-            "weights": weights,
-            "version": version,
             "device": self._section.device,
             "threads": self._section.threads,
             "slots": self._section.slots,
@@ -82,7 +86,28 @@ class TorchEngine:
             )
         except WorkerFailed as error:
             raise EngineGone(str(error)) from error
-        return EngineInfo(**await self._call("info"))
+        self._fresh = True
+
+    async def start(self, weights: str, version: int) -> EngineInfo:
+        """Serve with these weights, in a prepared process or in a new one; see `Engine.start`.
+
+        Raises `EngineGone`, and then, as when it is cancelled, leaves no process behind.
+        """
+        if self._worker is None or not self._fresh or not self._worker.alive:
+            await self.prepare()
+        self._fresh = False
+        try:
+            async with asyncio.timeout(self._deadlines.start_s):
+                info = EngineInfo(**await self._call("begin", weights=weights, version=version))
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, EngineError):
+                raise EngineGone(f"{self.name} did not start: {error}") from error
+            if isinstance(error, TimeoutError):
+                limit_s = self._deadlines.start_s
+                raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
+            raise
+        return info
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one completion; see `Engine.generate`. Cancelling frees its slot before the next step."""
@@ -137,7 +162,7 @@ class TorchEngine:
             await worker.close(self._deadlines.close_s)
 
     async def _call(self, method: str, **params: Any) -> Any:
-        if self._worker is None:
+        if self._worker is None or self._fresh:
             raise EngineGone(f"{self.name} is not started")
         try:
             return await self._worker.call(method, **params)

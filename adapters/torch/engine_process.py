@@ -26,15 +26,16 @@ from ...core.ports import EngineError, PromptRefused, PromptTooLong
 from .decoding import Decoder
 from .proving import prove
 from .rows import Finished, Sequence
-from .weights import WeightsUnusable, model_of_folder, put_weights, read_weights, resolve_device
+from .weights import WeightsUnusable, model_of_folder, read_weights, resolve_device
+
+NO_VERSION = -1
+"""Of the random weights that a model has until `EngineProcess.begin`."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
     """What an engine's process is started with."""
 
     model_path: str
-    weights: str
-    version: int
     device: str
     threads: int
     slots: int
@@ -43,24 +44,20 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
 
 class EngineProcess:
-    """Answers the calls of `engine.TorchEngine`."""
+    """Answers the calls of `engine.TorchEngine`. Made without weights; serves after `begin`."""
 
     def __init__(self, settings: EngineSettings) -> None:
         torch.set_num_threads(settings.threads)
         device = resolve_device(settings.device)
-        tensors = read_weights(Path(settings.weights))
         model = model_of_folder(Path(settings.model_path), device)
-        put_weights(model, tensors)
         config = model.config.get_text_config()
         self._vocabulary: int = config.vocab_size
         self._context = min(settings.context_tokens, _context_of(config, settings.context_tokens))
         self._slots = settings.slots
         self._device = str(device)
         make_decoder = partial(Decoder, model, keep_cache=settings.keep_cache, clock=time.monotonic)
-        prove(model, make_decoder, self._context)
-        self._decoder = make_decoder(
-            version=settings.version, slots=settings.slots, context_tokens=self._context
-        )
+        self._prove = partial(prove, model, make_decoder, self._context)
+        self._decoder = make_decoder(version=NO_VERSION, slots=settings.slots, context_tokens=self._context)
         self._state: Literal["running", "draining", "paused"] = "running"
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._answers: dict[int, asyncio.Future[Finished]] = {}
@@ -73,8 +70,10 @@ class EngineProcess:
 
     # Calls
 
-    async def info(self) -> dict[str, Any]:
-        """Return what `EngineInfo` holds."""
+    async def begin(self, weights: str, version: int) -> dict[str, Any]:
+        """Take the first weights, prove that the model is served rightly, and return what `EngineInfo` holds."""
+        await self.load(weights, version)
+        await self._between_steps(self._prove)
         return {"context_tokens": self._context, "slots": self._slots, "device": self._device}
 
     async def occupancy(self) -> dict[str, int]:

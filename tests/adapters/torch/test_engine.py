@@ -283,6 +283,26 @@ async def gone(engine: TorchEngine) -> str:
 
 
 @pytest.mark.slow
+def test_a_prepared_engine_starts_in_its_process(tiny_model, tiny_weights, tmp_path) -> None:
+    """Start takes over a prepared process, which serves nothing before."""
+
+    async def main() -> None:
+        engine = engine_at(tiny_model, tmp_path / "log")
+        await engine.prepare()
+        prepared = engine.pid
+        await engine.start(str(tiny_weights[0]), 3)
+        assert engine.pid == prepared
+        assert (await engine.generate(request())).version_spans == ((3, 8),)
+        await engine.prepare()
+        assert engine.pid not in (prepared, None)
+        with pytest.raises(EngineGone, match="not started"):
+            await engine.generate(request())
+        await engine.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
 def test_an_engine_that_cannot_start_says_why(tiny_model, tiny_weights, tmp_path) -> None:
     """A missing model folder or weights file is named in EngineGone, and no process is left."""
 
