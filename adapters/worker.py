@@ -152,6 +152,7 @@ class WorkerProcess:
             raise
         finally:
             self._pending.pop(number, None)
+            _read(answer)
             if not answered and self._gone is None:
                 self._transport.write(encode_frame(["cancel", number]))
 
@@ -204,6 +205,7 @@ class WorkerProcess:
             case ["failed", kind, text]:
                 if not self._up.done():
                     self._up.set_exception(WorkerFailed(f"{self.name} did not start: {kind}: {text}", kind))
+                    _read(self._up)
 
     def _ended(self) -> None:
         """Fail what is pending; called once, when the channel has closed."""
@@ -214,7 +216,7 @@ class WorkerProcess:
         self._gone = self._epitaph()
         if not self._up.done():
             self._up.set_exception(WorkerFailed(self._gone))
-            self._up.exception()  # nobody may be left to read it
+            _read(self._up)
         for answer in self._pending.values():
             if not answer.done():
                 answer.set_exception(WorkerGone(self._gone))
@@ -329,6 +331,12 @@ def _spawn(
     finally:
         theirs.close()
     return process, ours, output
+
+
+def _read(answer: asyncio.Future[Any]) -> None:
+    """Mark what `answer` raises as seen: whoever waited may have been cancelled in the same turn of the loop."""
+    if answer.done() and not answer.cancelled():
+        answer.exception()
 
 
 def _last_lines(output: IO[bytes]) -> str:
