@@ -64,8 +64,8 @@ class ProgressPanel:
             title_align="left",
             border_style="grey37",
             padding=(0, 1),
-            # Room for the "^C" that a terminal echoes behind the panel: wrapped, it would leave a torn frame.
-            width=min(options.max_width - 3, WIDTH_MAX),
+            # Room for what a terminal echoes of Ctrl-C behind the panel: wrapped, it would leave a torn frame.
+            width=min(options.max_width - len("^C^C^C"), WIDTH_MAX),
         )
 
     def pace_s(self) -> float | None:

@@ -166,6 +166,8 @@ def _for_a_person(_logger: object, _method: str, event_dict: dict[str, Any]) -> 
     """Leave only what is looked at while it scrolls by, with the local time of day."""
     for name in ("seq", "lag_max", "pid") if event_dict["event"] in LEVELS else ():
         event_dict.pop(name, None)
+    if "size_bytes" in event_dict:
+        event_dict["size_mb"] = round(event_dict.pop("size_bytes") / 1e6, 1)
     if event_dict["event"] == "step_completed":
         event_dict.pop("version", None)  # always the step's number and one
         event_dict["loss"] = event_dict.pop("loss", None)  # last: the reward is what is looked for

@@ -62,7 +62,7 @@ def with_own_model(config: RunConfig, folder: RunFolder) -> RunConfig:
     from ..demo.model import build_model_folder
 
     path = folder.path / "model"
-    build_model_folder(path, config.run.seed)
+    build_model_folder(path, config.run.seed, numbers=int(config.environment.options.get("n", 12)))
     return config.model_copy(update={"model": config.model.model_copy(update={"path": str(path.resolve())})})
 
 
@@ -72,7 +72,10 @@ def best_score(config: RunConfig) -> float | None:
         return None
     from ..environments.number_hunt import optimal_score
 
-    return optimal_score(**config.environment.options)
+    n, guesses = (
+        config.environment.options.get(key, default) for key, default in (("n", 12), ("guesses", 5))
+    )
+    return optimal_score(n, min(guesses, config.rollout.max_turns))
 
 
 def last_trajectory(folder: RunFolder) -> str | None:
@@ -110,12 +113,12 @@ def closing_lines(status: RunStatus, optimal: float | None, trajectory: str | No
     commands = [(f"eventrain status {path}", "where the run stood")]
     if trajectory is not None:
         commands += [
-            (f"eventrain show {path} 0/0", "a game from before anything was learned"),
-            (f"eventrain show {path} {trajectory}", "a game from the last step"),
+            (f"eventrain show {path} 0/0", "one of the first games"),
+            (f"eventrain show {path} {trajectory}", "one of the last games"),
         ]
     commands += [
-        (f"eventrain events {path} --type step_completed", "the steps, as the log has them"),
-        ("eventrain demo --set scheduler.max_staleness=0", "the same without overlap: compare the times"),
+        (f"eventrain events {path} --type step_completed", "every step"),
+        ("eventrain demo --set scheduler.max_staleness=0", "the same without overlap"),
     ]
     width = max(len(command) for command, _ in commands)
     for index, (command, about) in enumerate(commands):

@@ -74,6 +74,8 @@ def execute(config: RunConfig, folder: RunFolder, base: Path, *, debug: bool = F
     `base` is where relative paths of the configuration start. Raises `BadInput` when the parts cannot be built.
     The traceback of whatever ends the run is written to the run's ``logs`` folder.
     """
+    if sys.stderr.isatty():
+        click.echo(f"{config.run.name}: loading libraries and data ...", err=True)
     with _traceback_kept(folder):
         ports = _built(config, folder, base)
         with Screen(config, folder.path, debug=debug) as screen:
@@ -146,7 +148,8 @@ def _signals(stop: asyncio.Event, screen: Screen) -> Iterator[None]:
 
     def interrupted() -> None:
         if stop.is_set():
-            _leave_at_once()
+            screen.abandon()
+            os._exit(EXIT_INTERRUPTED)  # engines and learner end by themselves when their channel closes
         finish()
 
     handlers = {signal.SIGINT: interrupted, signal.SIGTERM: finish}
@@ -157,14 +160,6 @@ def _signals(stop: asyncio.Event, screen: Screen) -> Iterator[None]:
     finally:
         for number in handlers:
             loop.remove_signal_handler(number)
-
-
-def _leave_at_once() -> None:
-    """End this process now. Engines and learner end by themselves when their channel to it closes."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\x1b[?25h\n")  # the live panel hides the cursor
-        sys.stderr.flush()
-    os._exit(EXIT_INTERRUPTED)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,9 @@ from .unblocking_stream import UnblockingStream
 BEHIND_MAX = 4096
 """Records that log lines may lag behind the run; more are skipped."""
 
+ABANDON_S = 0.2
+"""How long a process that ends at once waits for its last output."""
+
 STEP_LINES = 30
 """About so many step lines of a whole run are printed above the live panel."""
 
@@ -86,6 +89,12 @@ class Screen:
         group = await stack.enter_async_context(asyncio.TaskGroup())
         drawing = group.create_task(draw(live), name="draw")
         stack.callback(drawing.cancel)
+
+    def abandon(self) -> None:
+        """Leave the terminal usable, for a process that ends at once."""
+        if self._panel is not None:
+            self._stream.write("\n\x1b[?25h")  # the live panel hides the cursor
+        self._stream.close(ABANDON_S)
 
     def notice(self, text: str) -> None:
         """Show `text` from now on."""

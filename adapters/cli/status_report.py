@@ -297,12 +297,11 @@ def _engines(status: RunStatus) -> list[tuple[str, str]]:
 
 
 def _waits(status: RunStatus) -> list[tuple[str, str]]:
-    rows = []
+    rows: list[tuple[str, str]] = []
     for wait in status.view.waits.open.values():
         since = seconds((status.now_mono - wait.since_ns) / 1e9)
-        rows.append(
-            ("waits", f"{wait.waiter} for {wait.edge}: needs {wait.awaited}, has {wait.present} ({since})")
-        )
+        text = f"{wait.waiter} for {wait.edge}: needs {wait.awaited}, has {wait.present} ({since})"
+        rows.append(("" if rows else "waits", text))
     return rows
 
 

@@ -136,7 +136,8 @@ def _attempt_text(attempt: AttemptStory) -> str:
 
 def _turn_lines(index: int, turn: Turn, ids: Sequence[int], versions: Sequence[int]) -> list[str]:
     times = f"queue {seconds(turn.queue_s)}, llm {seconds(turn.llm_s)}, env {seconds(turn.env_s)}"
-    head = f"turn {index}: policy, {turn.length} tokens, {turn.finish_reason}; {times}"
+    tokens = "1 token" if turn.length == 1 else f"{turn.length} tokens"
+    head = f"turn {index}: policy, {tokens}, {turn.finish_reason}; {times}"
     lines = [click.style(head, fg="cyan"), *_indented(turn.text)]
     place = slice(turn.start, turn.start + turn.length)
     lines.append(click.style("  ids " + _ids_text(ids[place], versions[place]), dim=True))

@@ -11,7 +11,7 @@ PENDING_MAX = 1_000_000
 """Characters that may wait to be written; what comes while there are more is dropped and counted."""
 
 CLOSE_S = 2.0
-"""How long `close` waits for what is pending."""
+"""How long `close` waits for what is pending unless it is told otherwise."""
 
 
 class UnblockingStream:
@@ -56,12 +56,12 @@ class UnblockingStream:
         """Return the target's descriptor."""
         return self._target.fileno()
 
-    def close(self) -> None:
-        """Wait up to `CLOSE_S` seconds for what is pending. Idempotent."""
+    def close(self, limit_s: float = CLOSE_S) -> None:
+        """Wait up to `limit_s` seconds for what is pending. Idempotent."""
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(CLOSE_S)
+        self._thread.join(limit_s)
 
     def __enter__(self) -> UnblockingStream:
         return self
