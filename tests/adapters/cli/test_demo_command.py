@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from eventrain.adapters.cli.demo_command import closing_lines, last_trajectory
 from eventrain.adapters.cli.opening import reader_of
@@ -48,3 +53,24 @@ def test_a_demo_that_never_trained_still_says_where_it_lies(tmp_path: Path, writ
     text = "\n".join(closing_lines(status, 0.9, last_trajectory(folder)))
     assert "run folder  run" in text
     assert "reward" not in text
+
+
+@pytest.mark.slow
+def test_the_demo_runs_with_all_its_real_parts(tmp_path: Path, command) -> None:
+    """Three steps of the real demo, engine and learner processes included, end well and can be looked at."""
+    done = subprocess.run(
+        [sys.executable, "-m", "eventrain.adapters.cli", "demo", "--run-dir", "run", "--set", "run.steps=3"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "of optimal" in done.stdout
+    assert "run folder  run" in done.stdout
+    shown = command("show", tmp_path / "run", "0/0").output
+    assert "guess 1 to 12" in shown
+    assert "ids v0: " in shown
+    table = json.loads(command("status", tmp_path / "run", "--json").output)
+    assert (table["state"], table["step"], table["groups_ended"]["trained"]) == ("completed", 3, 36)
