@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ _PLACEHOLDER = "eventrain-answer-placeholder"
 """Stands for an answer while the template is asked what comes behind one. No template changes it."""
 
 _QUESTION = Message("user", "?")
+
+_REMEMBERED = 1024
+"""Openings and replies whose ids are kept."""
 
 
 class HuggingFaceRenderer:
@@ -45,15 +49,17 @@ class HuggingFaceRenderer:
         self._special_ids.add(self._tokenizer.eos_token_id)
         self._end_of_turn = self._find_end_of_turn() if self._has_template else None
         self.stop_token_ids = self._find_stop_tokens()
+        # A group asks for the same opening n times, and many environments give few different answers; a template
+        # costs a hundred times what looking it up does.
+        self._opening_ids = lru_cache(maxsize=_REMEMBERED)(self._render_opening)
+        self._reply_ids = lru_cache(maxsize=_REMEMBERED)(self._render_reply)
 
     def opening(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of the opening messages and of the start of the first answer.
 
         Raises `PromptRefused` when the template does not accept the messages.
         """
-        if self._has_template:
-            return self._ids(self._rendered(messages, open_answer=True))
-        return self._beginning() + self._ids(_lines(messages))
+        return list(self._opening_ids(tuple(messages)))
 
     def reply(self, messages: Sequence[Message], *, after_stop: bool) -> list[int]:
         """Return the ids to append behind an answer: its closing, `messages`, and the start of the next answer.
@@ -61,6 +67,14 @@ class HuggingFaceRenderer:
         With `after_stop` the answer ended with the template's own end-of-turn token, which is then not repeated.
         Raises `PromptRefused` when the template does not accept the messages.
         """
+        return list(self._reply_ids(tuple(messages), after_stop))
+
+    def _render_opening(self, messages: tuple[Message, ...]) -> list[int]:
+        if self._has_template:
+            return self._ids(self._rendered(messages, open_answer=True))
+        return self._beginning() + self._ids(_lines(messages))
+
+    def _render_reply(self, messages: tuple[Message, ...], after_stop: bool) -> list[int]:
         if not self._has_template:
             return self._ids("\n" + _lines(messages))
         answer = Message("assistant", _PLACEHOLDER)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Literal, TypeVar
 
@@ -33,6 +34,7 @@ from .failures import (
     Effect,
     Failure,
     TrajectoryAborted,
+    engine_failure,
     environment_failure,
     expiry_failure,
     one_line,
@@ -45,6 +47,7 @@ from .ports import (
     Generation,
     Message,
     Payloads,
+    PortError,
     Renderer,
 )
 from .waits import Expired, Waiter
@@ -232,7 +235,7 @@ class Rollouts:
         opening, times.env_setup = await self._ask(
             job, -1, "reset", lambda: environment.reset(job.item, job.seed)
         )
-        talk.read(self.renderer.opening(opening))
+        talk.read(rendered(self.renderer.opening, opening))
         stop_reason: Literal["done", "max_turns", "context_full"] = "max_turns"
         for turn in range(limits.max_turns):
             generation, llm_s = await self._generate(job, turn, talk)
@@ -262,7 +265,7 @@ class Rollouts:
             if turn + 1 == limits.max_turns:
                 break
             after_stop = generation.finish_reason == "stop"
-            reply = self.renderer.reply(answer.messages, after_stop=after_stop)
+            reply = rendered(partial(self.renderer.reply, after_stop=after_stop), answer.messages)
             if len(talk.ids) + len(reply) >= limits.context_tokens:
                 stop_reason = "context_full"
                 break
@@ -374,6 +377,14 @@ class Rollouts:
             return float(reward)
         message = f"the reward must be a finite number, not {reward!r}"
         raise TrajectoryAborted(Failure("reward_error", True, "environment", message))
+
+
+def rendered(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:
+    """Return the ids of `messages`; a template that refuses them fails the trajectory, and its prompt for good."""
+    try:
+        return render(messages)
+    except PortError as error:
+        raise TrajectoryAborted(engine_failure(error)) from error
 
 
 def derived_seed(*parts: object) -> int:

@@ -16,6 +16,7 @@ from eventrain.core.ports import (
     EngineGone,
     GenerateRequest,
     LearnerGone,
+    PromptRefused,
     PromptTooLong,
 )
 from eventrain.events.types import (
@@ -417,3 +418,19 @@ def test_prompts_of_discarded_groups_are_returned() -> None:
     drawn = {event.prompt for event in world.events(PromptDrawn)}
     accounted = world.ledger.prompts["trained"] + world.ledger.prompts["alive"] + len(returned)
     assert len(drawn) == accounted
+
+
+def test_messages_that_the_template_refuses_are_the_prompts_own_failure() -> None:
+    """A refusal by the chat template quarantines the prompt; it is no defect that ends the run."""
+    world = World()
+    accepted = world.renderer.opening
+
+    def opening(messages: Any) -> list[int]:
+        if messages[0].content == "{'number': 2}":
+            raise PromptRefused("the chat template refuses a second system message")
+        return accepted(messages)
+
+    world.renderer.opening = opening  # type: ignore[method-assign]
+    assert completed(world.go())
+    (quarantined,) = world.events(PromptQuarantined)
+    assert (quarantined.index, quarantined.failure) == (2, "refused")

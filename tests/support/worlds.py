@@ -60,6 +60,7 @@ class World:
         self.pool = [SimulatedEngine(f"engine-{n}", self.clock) for n in range(self.engines)]
         self.learner = SimulatedLearner(self.clock)
         self.artifacts = SimulatedArtifacts()
+        self.renderer = SimulatedRenderer()
         self.environment: Callable[[], Any] = lambda: SimulatedEnvironment(self.clock, turns=self.turns)
         self.outcome: RunOutcome | None = None
 
@@ -77,7 +78,7 @@ class World:
             learner=self.learner,
             environments=self.environment,
             prompts=NumberedPrompts(items),
-            renderer=SimulatedRenderer(),
+            renderer=self.renderer,
             artifacts=self.artifacts,
             eval_prompts=NumberedPrompts(20) if evaluating else None,
         )
