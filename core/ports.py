@@ -204,7 +204,7 @@ class LearnerInfo:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file or folder that an adapter wrote, whole and flushed."""
+    """A file or folder that an adapter wrote, whole."""
 
     path: str
     size_bytes: int
@@ -222,11 +222,14 @@ class Learner(Protocol):
         ...
 
     async def publish(self, path: str) -> WrittenFile:
-        """Write the current weights to the safetensors file `path` for the engines."""
+        """Write the current weights to the safetensors file `path` for the engines; it need not survive a crash."""
         ...
 
     async def checkpoint(self, path: str) -> WrittenFile:
-        """Write weights, optimizer and schedule to folder `path`, whole or not at all. Raises `CheckpointError`."""
+        """Write weights, optimizer and schedule to folder `path`, whole or not at all, and flush it.
+
+        Raises `CheckpointError`.
+        """
         ...
 
     async def close(self) -> None:

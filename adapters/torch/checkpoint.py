@@ -51,7 +51,7 @@ def write_checkpoint(
     partial.mkdir(parents=True)
     try:
         _copy_model_files(model_folder, partial)
-        write_weights(model, partial / MODEL)
+        write_weights(model, partial / MODEL, durable=True)
         save_file(optimizer.tensors(), partial / OPTIMIZER)
         state = LearnerState(FORMAT, version, optimizer.steps)
         (partial / LEARNER).write_bytes(msgspec.json.encode(state))

@@ -108,7 +108,7 @@ class LearnerProcess:
     def publish(self, path: str) -> dict[str, Any]:
         """Write the weights to the safetensors file `path`. Raises OSError."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return {"path": path, "size_bytes": write_weights(self._model, Path(path))}
+        return {"path": path, "size_bytes": write_weights(self._model, Path(path), durable=False)}
 
     def checkpoint(self, path: str) -> dict[str, Any]:
         """Write a checkpoint folder. Raises `CheckpointError`."""

@@ -100,10 +100,11 @@ def put_weights(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> 
         state[name].copy_(tensor)
 
 
-def write_weights(model: PreTrainedModel, path: Path) -> int:
-    """Write the state of `model` to `path`, whole, flushed and under its name only once complete; return its bytes.
+def write_weights(model: PreTrainedModel, path: Path, *, durable: bool) -> int:
+    """Write the state of `model` to `path`, under its name only once it is whole; return its bytes.
 
-    Of tied parameters only the first is written.
+    `durable` waits for the disk: a checkpoint has to, weights on their way to an engine do not, since a run that
+    is resumed begins with a checkpoint. Of tied parameters only the first is written.
     """
     seen: set[int] = set()
     tensors: dict[str, torch.Tensor] = {}
@@ -114,16 +115,22 @@ def write_weights(model: PreTrainedModel, path: Path) -> int:
         tensors[name] = tensor.detach().cpu().contiguous()
     partial = path.with_name(path.name + ".partial")
     save_file(tensors, partial)
-    with partial.open("rb") as written:
-        os.fsync(written.fileno())
-        size = os.fstat(written.fileno()).st_size
+    size = partial.stat().st_size
+    if durable:
+        _flush(partial)
     partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    if durable:
+        _flush(path.parent)
     return size
+
+
+def _flush(path: Path) -> None:
+    """Wait until the file or folder `path` is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _default_dtype(device: torch.device, configured: torch.dtype | None) -> torch.dtype:

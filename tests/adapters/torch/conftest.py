@@ -54,5 +54,5 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("weights")
     paths = [folder / f"{version}.safetensors" for version in (0, 1)]
     for seed, path in enumerate(paths):
-        write_weights(tiny_llama(seed), path)
+        write_weights(tiny_llama(seed), path, durable=False)
     return paths

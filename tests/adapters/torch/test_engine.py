@@ -235,7 +235,7 @@ def test_wrong_weights_are_an_engine_error(served, tiny, tmp_path) -> None:
     async def main() -> None:
         damaged, foreign = tmp_path / "damaged.safetensors", tmp_path / "foreign.safetensors"
         damaged.write_bytes(b"\x80\x04not tensors")
-        write_weights(tiny(0, kv_heads=4), foreign)
+        write_weights(tiny(0, kv_heads=4), foreign, durable=False)
         before = await served.engine.generate(request())
         for path in (tmp_path / "none.safetensors", damaged, foreign):
             with pytest.raises(EngineError):
