@@ -86,7 +86,8 @@ class LogWriter:
 
     def start(self, on_durable: Callable[[int], None], on_error: Callable[[LogWriteError], None]) -> None:
         """Start the thread. It calls `on_durable` with the highest seq on disk after each commit, and
-        `on_error` once, when writing has failed for good."""
+        `on_error` once, when writing has failed for good.
+        """
         if self._thread is not None:
             raise RuntimeError("the log writer is already started")
         self._on_durable, self._on_error = on_durable, on_error

@@ -21,7 +21,7 @@ from .log import sync_folder
 from .record import Record
 from .segment import (
     FrameBad,
-    holds_good_frame,
+    find_good_frame,
     parse_header,
     parse_seal,
     read_frames,
@@ -196,8 +196,9 @@ class _Place:
                 newer = segment_numbers(self._folder)
                 if newer[-1] == self._number:
                     return
-                # The writer moved on, so this segment is complete now: look for what came since, then leave
-                # it. self._check_numbers(numbers := newer)
+                # The writer moved on, so this segment is complete: look for what came since, then leave it.
+                self._check_numbers(newer)
+                numbers = newer
                 continue
             self._number, self._offset = self._number + 1, 0
 
@@ -224,7 +225,7 @@ class _Place:
     def _segment_frames(self, *, is_last: bool) -> Iterator[_Frame]:
         self.torn = None
         name = segment_name(self._number)
-        with (self._folder / name).open("rb", buffering=2**20) as file:
+        with (self._folder / name).open("rb", buffering=2**18) as file:
             file.seek(self._offset)
             try:
                 for end, content in read_frames(file):
@@ -238,10 +239,10 @@ class _Place:
                     if frame is not None:
                         yield frame
             except FrameBad as bad:
-                self._judge(name, bad, file.seek(0, os.SEEK_END), is_last=is_last)
+                self._judge(name, bad, is_last=is_last)
             else:
                 if self._offset == 0:  # an empty file: created, and then the crash
-                    self._judge(name, FrameBad("an empty file", torn=True), 0, is_last=is_last)
+                    self._judge(name, FrameBad("an empty file", torn=True), is_last=is_last)
 
     def _frame(self, name: str, begin: int, content: bytes) -> _Frame | None:
         """Return the frame if it reaches `from_seq`, and count it in any case."""
@@ -277,14 +278,17 @@ class _Place:
             raise LogDamaged(name, 0, last_seq, f"it is of run '{header.run}', not '{self._run}'")
         self._epoch, self._run = header.epoch, header.run
 
-    def _judge(self, name: str, bad: FrameBad, size: int, *, is_last: bool) -> None:
+    def _judge(self, name: str, bad: FrameBad, *, is_last: bool) -> None:
         """Decide whether the bad frame at this place is a torn tail; raise `LogDamaged` if it is not."""
         last_seq = self._next_seq - 1
         with (self._folder / name).open("rb") as file:
             file.seek(self._offset)
             rest = file.read()
+        good = find_good_frame(rest)
+        if good == 0:
+            return  # a writer at work has completed it meanwhile: the next look will find it
         # A foreign file is not the torn beginning of a segment, however short it is.
         foreign = self._offset == 0 and not bad.torn
-        if not is_last or foreign or holds_good_frame(rest):
+        if not is_last or foreign or good > 0:
             raise LogDamaged(name, self._offset, last_seq, str(bad))
-        self.torn = TornTail(name, self._offset, size - self._offset, last_seq)
+        self.torn = TornTail(name, self._offset, len(rest), last_seq)

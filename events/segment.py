@@ -109,10 +109,10 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield end, _content(decompressor, frame)
 
 
-def holds_good_frame(data: bytes) -> bool:
-    """Say whether a whole, good frame begins anywhere behind the first byte of `data`."""
+def find_good_frame(data: bytes) -> int:
+    """Return where in `data` the first whole, good frame begins; -1 if there is none."""
     decompressor = zstandard.ZstdDecompressor()
-    start = data.find(_MAGIC, 1)
+    start = data.find(_MAGIC)
     while start >= 0:
         try:
             length = _frame_length(data, start)
@@ -120,8 +120,8 @@ def holds_good_frame(data: bytes) -> bool:
         except FrameBad:
             start = data.find(_MAGIC, start + 1)
         else:
-            return True
-    return False
+            return start
+    return -1
 
 
 def _content(decompressor: zstandard.ZstdDecompressor, frame: bytes) -> bytes:
@@ -192,7 +192,7 @@ def _header_length(first: bytes) -> int:
     if descriptor & 0b11 or descriptor >> 3 & 1 or not has_checksum:
         raise FrameBad("a zstd frame that no event log holds (dictionary, or no checksum)")
     size_flag = descriptor >> 6
-    content_size_bytes = (single_segment if size_flag == 0 else 1 << size_flag)
+    content_size_bytes = single_segment if size_flag == 0 else 1 << size_flag
     return 5 + (1 - single_segment) + content_size_bytes
 
 
