@@ -66,7 +66,7 @@ class LearnerProcess:
             self._model = model_of_folder(folder, device, torch.float32)
         else:
             self._model = pretrained_model(folder, device, torch.float32)
-        self._model.eval()
+        self._model.train(False)
         self._optimizer = NamedAdamW(self._model, self._section)
         self._version = 0
         if checkpoint is not None:
