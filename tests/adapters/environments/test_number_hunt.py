@@ -74,7 +74,7 @@ def test_items_in_order_hide_every_number_once(play: Play) -> None:
 
 def test_an_item_without_a_number_fails_as_such() -> None:
     """Data of another task is a typed failure that shows the item."""
-    with pytest.raises(EnvironmentFailed, match="integer 'number', this one is {'question': 'why'}"):
+    with pytest.raises(EnvironmentFailed, match=r"integer 'number', this one is \{'question': 'why'\}"):
         asyncio.run(NumberHunt().reset({"question": "why"}, seed=0))
 
 

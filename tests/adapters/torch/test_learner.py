@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from eventrain.adapters.torch.learner import TorchLearner
 from eventrain.core.config import AlgorithmSection, DeadlineSection, LearnerSection, ModelSection
@@ -53,7 +54,7 @@ def test_a_learner_trains_publishes_and_resumes(tiny_model: Path, tmp_path: Path
             result = await learner.train(batch_of(0))
             assert result.metrics["grad_norm"] > 0
             weights = await learner.publish(str(tmp_path / "weights" / "1.safetensors"))
-            assert Path(weights.path).stat().st_size == weights.size_bytes
+            assert len(load_file(weights.path)) > 0
             (tmp_path / "file").touch()
             with pytest.raises(CheckpointError, match="could not be written"):
                 await learner.checkpoint(str(tmp_path / "file" / "step"))

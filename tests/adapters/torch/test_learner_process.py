@@ -176,7 +176,7 @@ def test_a_checkpoint_before_the_first_step_can_be_resumed(tiny_model: Path, tmp
 def test_a_checkpoint_is_an_ordinary_model_folder(
     tiny: Callable[..., LlamaForCausalLM], tmp_path: Path, tied: bool
 ) -> None:
-    """transformers loads it as it is, tied embeddings included, and its logits are the learner's."""
+    """A Hugging Face library loads it as it is, tied embeddings included, and its logits are the learner's."""
     tiny(0, tied=tied).save_pretrained(tmp_path / "model")
     trained = learner(tmp_path / "model")
     trained.train(0, 0, batch(0))
