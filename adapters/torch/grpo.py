@@ -7,7 +7,7 @@ Three policies meet in every sampled token :math:`o_t`:
 - :math:`\pi_\theta`, what is differentiated.
 
 PPO (arXiv 1707.06347, equation 7) bounds :math:`r = \pi_\theta / \mu`. For stale data that ratio has two sources,
-which decoupled PPO (arXiv 2505.24298, equation 5) tells apart::
+which the decoupled objective of AReaL (arXiv 2505.24298) tells apart::
 
     r_t = pi_theta / mu  =  u_t * w_t,     u_t = pi_theta / pi_prox,     w_t = pi_prox / mu
 
@@ -31,7 +31,7 @@ clip is never reached. On-policy, w = 1 and (*) is REINFORCE with the group's me
 A is the group-relative advantage of GRPO (arXiv 2402.03300, equation 3 and section 4.1.2) and comes with the batch;
 there is no KL term to a reference policy (beta = 0). The sum runs over the sampled tokens of the *whole* batch and N
 is their number: dividing by each answer's own length, as GRPO does, would favour long wrong answers
-(Dr. GRPO, arXiv 2503.20783, section 3.1).
+(Dr. GRPO, arXiv 2503.20783).
 """
 
 from __future__ import annotations
