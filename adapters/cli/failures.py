@@ -8,7 +8,14 @@ from typing import IO, Any
 import click
 
 from ...core.ports import PortError
-from ...events.errors import LogDamaged, LogWriteError, PayloadDamaged, PayloadMissing, RunFolderError
+from ...events.errors import (
+    LogDamaged,
+    LogTooNew,
+    LogWriteError,
+    PayloadDamaged,
+    PayloadMissing,
+    RunFolderError,
+)
 from ...events.trajectory import PayloadInvalid
 from ..wording import MissingExtra
 
@@ -60,6 +67,7 @@ def expected_failure(error: BaseException) -> CommandFailed | None:
         case (
             LogWriteError()
             | LogDamaged()
+            | LogTooNew()
             | PayloadMissing()
             | PayloadDamaged()
             | PayloadInvalid()
