@@ -111,3 +111,10 @@ def one_line(error: BaseException) -> str:
     """Return the error's message as one line of at most 300 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """Return the first exception inside nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

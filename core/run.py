@@ -17,7 +17,7 @@ from .collector import Collector
 from .config import RunConfig
 from .engine_pool import EnginePool
 from .evaluation import Evaluation
-from .failures import RunFailure, one_line
+from .failures import RunFailure, first_leaf, one_line
 from .policies import policy_for
 from .ports import Payloads, Ports
 from .projections import View
@@ -199,10 +199,3 @@ class Run:
             RunFailed(failed_actor=actor, error=error, message=message, first_cause=seq), cause=seq
         )
         return RunOutcome("failed", trainer.step, trainer.version, seconds, error, message, cause)
-
-
-def first_leaf(error: BaseException) -> BaseException:
-    """Return the first exception inside nested groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

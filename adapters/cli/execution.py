@@ -15,13 +15,14 @@ from pathlib import Path
 import click
 
 from ...core.config import RunConfig
+from ...core.failures import first_leaf
 from ...core.ports import Clock, Ports
 from ...core.run import Run, RunOutcome
 from ...events.bus import Bus
 from ...events.folder import RunFolder
 from ...events.log import LogWriter
 from ...events.payload import PayloadStore
-from .failures import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput, first_leaf
+from .failures import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from .screen import Screen
 
 LAST_LINES_S = 2.0

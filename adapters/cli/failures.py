@@ -46,13 +46,6 @@ class BadInput(CommandFailed):
     exit_code = EXIT_BAD_INPUT
 
 
-def first_leaf(error: BaseException) -> BaseException:
-    """Return the first real exception inside a group of exceptions, or `error` itself."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def expected_failure(error: BaseException) -> CommandFailed | None:
     """Return the line and exit code for an exception that says something about the user's world, else None.
 

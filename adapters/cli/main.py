@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
+from ...core.failures import first_leaf
 from .demo_command import demo_command
 from .events_command import events_command
-from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure, first_leaf
+from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure
 from .run_command import run_command
 from .show_command import show_command
 from .status_command import status_command
