@@ -286,7 +286,7 @@ class TrainerActor:
                 lag_mean=statistics.fmean(lags),
                 lag_max=max(lags),
                 metrics=dict(result.metrics),
-                seconds={"convert": convert_s, "train": train_s, **result.seconds},
+                parts_s={"convert": convert_s, "train": train_s, **result.seconds},
             )
         )
 

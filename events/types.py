@@ -421,7 +421,7 @@ class StepCompleted(Event):
     lag_mean: float
     lag_max: int
     metrics: dict[str, float] = Field(default_factory=dict)
-    seconds: dict[str, float] = Field(default_factory=dict, description="seconds per part of the step")
+    parts_s: dict[str, float] = Field(default_factory=dict, description="seconds per part of the step")
 
 
 class WeightsPublished(Event):

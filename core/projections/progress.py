@@ -20,7 +20,7 @@ class StepRow:
     lag_mean: float
     lag_max: int
     ended_ns: int
-    seconds: dict[str, float]
+    parts_s: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Progress(Folded):
                 event.lag_mean,
                 event.lag_max,
                 record.mono,
-                dict(event.seconds),
+                dict(event.parts_s),
             )
         )
 

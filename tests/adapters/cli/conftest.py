@@ -267,7 +267,7 @@ class SmallRun:
                 lag_mean=0.5,
                 lag_max=1,
                 metrics={"grad_norm": 1.25},
-                seconds={"forward_backward": 0.3, "optimizer": 0.1},
+                parts_s={"forward_backward": 0.3, "optimizer": 0.1},
             ),
             0.4,
         )
