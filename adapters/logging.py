@@ -53,7 +53,7 @@ LEVELS: dict[str, str] = {
 
 _LEFT_OUT = {
     "run_started": {"config"},
-    "step_completed": {"metrics", "seconds"},
+    "step_completed": {"metrics", "parts_s"},
 }
 
 

@@ -90,8 +90,8 @@ def _short(name: str, value: Any) -> tuple[str, str]:
         return name.removesuffix("_s"), seconds(value).replace(" ", "")
     if name.endswith("_bytes") and isinstance(value, int):
         return name.removesuffix("_bytes"), size(value).replace(" ", "")
-    if name == "seconds" and isinstance(value, dict):
-        return name, _braces({key: seconds(part).replace(" ", "") for key, part in value.items()})
+    if name == "parts_s" and isinstance(value, dict):
+        return "parts", _braces({key: seconds(part).replace(" ", "") for key, part in value.items()})
     return name, _plain(value)
 
 
