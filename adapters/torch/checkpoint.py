@@ -10,7 +10,6 @@ Nothing is pickled, and no code is copied. A folder appears under its name only 
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from .optimizer import NamedAdamW
-from .weights import WeightsUnusable, put_weights, read_weights, write_weights
+from .weights import WeightsUnusable, flush, put_weights, read_weights, write_weights
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -56,7 +55,7 @@ def write_checkpoint(
         state = LearnerState(FORMAT, version, optimizer.steps)
         (partial / LEARNER).write_bytes(msgspec.json.encode(state))
         for file in [*partial.iterdir(), partial]:
-            _flush(file)
+            flush(file)
         size = sum(file.stat().st_size for file in partial.iterdir())
         _put_in_place(partial, path)
     except BaseException:
@@ -93,13 +92,5 @@ def _put_in_place(partial: Path, path: Path) -> None:
     if path.exists():
         path.rename(aside)
     partial.rename(path)
-    _flush(path.parent)
+    flush(path.parent)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -117,14 +117,14 @@ def write_weights(model: PreTrainedModel, path: Path, *, durable: bool) -> int:
     save_file(tensors, partial)
     size = partial.stat().st_size
     if durable:
-        _flush(partial)
+        flush(partial)
     partial.replace(path)
     if durable:
-        _flush(path.parent)
+        flush(path.parent)
     return size
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Wait until the file or folder `path` is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
