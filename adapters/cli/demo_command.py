@@ -10,7 +10,6 @@ import click
 
 from ...core.config import RunConfig
 from ...events.folder import RunFolder
-from ...events.types import BatchTaken
 from .. import demo
 from .config_file import load_config
 from .debug_option import debug_option, debugging
@@ -81,9 +80,9 @@ def best_score(config: RunConfig) -> float | None:
 def last_trajectory(folder: RunFolder) -> str | None:
     """Return the name of a trajectory of the last batch, None when nothing was trained."""
     name = None
-    for record in reader_of(folder).records():
-        if isinstance(record.event, BatchTaken):
-            name = f"{record.event.groups[0]}/0"
+    for line in reader_of(folder).raw():
+        if line["kind"] == "batch_taken":
+            name = f"{line['groups'][0]}/0"
     return name
 
 
