@@ -31,10 +31,15 @@ def test_packages_have_an_init_file():
         assert (folder / "__init__.py").exists(), f"{folder.relative_to(ROOT)} has no __init__.py"
 
 
+AHEAD = {"vllm", "ray"}
+"""Extras for what is not written yet: not in `all`, and not pinned for the tests."""
+
+
 def requirements() -> list[Requirement]:
     """Return everything that pyproject.toml asks for: base, extras and dependency groups."""
     said = project()
-    lists = [said["project"]["dependencies"], *said["project"]["optional-dependencies"].values()]
+    extras = said["project"]["optional-dependencies"]
+    lists = [said["project"]["dependencies"], *(extras[name] for name in extras if name not in AHEAD)]
     lists += said["dependency-groups"].values()
     return [Requirement(line) for lines in lists for line in lines if not line.startswith("eventrain[")]
 
@@ -58,10 +63,10 @@ def test_constraints_pin_every_direct_dependency():
 
 
 def test_all_extra_names_every_extra():
-    """The extra `all` is the union of the others."""
+    """The extra `all` is the union of those that something here uses."""
     extras = project()["project"]["optional-dependencies"]
     (everything,) = map(Requirement, extras["all"])
-    assert everything.extras == set(extras) - {"all"}
+    assert everything.extras == set(extras) - {"all"} - AHEAD
 
 
 @pytest.fixture(scope="module")
