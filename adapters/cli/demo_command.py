@@ -61,7 +61,7 @@ def with_own_model(config: RunConfig, folder: RunFolder) -> RunConfig:
     from ..demo.model import build_model_folder
 
     path = folder.path / "model"
-    build_model_folder(path, config.run.seed, numbers=int(config.environment.options.get("n", 12)))
+    build_model_folder(path, numbers=int(config.environment.options.get("n", 12)))
     return config.model_copy(update={"model": config.model.model_copy(update={"path": str(path.resolve())})})
 
 

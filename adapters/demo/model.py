@@ -18,13 +18,12 @@ _TEMPLATE = (
 """No role markers: in this game it is always clear whose turn it is."""
 
 
-def build_model_folder(path: Path, seed: int, numbers: int = 12) -> None:
+def build_model_folder(path: Path, numbers: int = 12) -> None:
     """Write a model folder to `path`: tokenizer, chat template and config.json of a small Llama, without weights.
 
-    The folder is for ``model.init = "random"``: the learner draws the weights, so `seed` changes nothing here.
+    The folder is for ``model.init = "random"``: the learner draws the weights.
     `numbers` is the largest number with a token of its own. Raises `MissingExtra` without transformers.
     """
-    del seed
     vocabulary = ["<unk>", "<pad>", *map(str, range(1, numbers + 1)), *WORDS]
     path.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(path, vocabulary)

@@ -191,7 +191,7 @@ def test_an_environment_that_raises_ends_the_run_as_its_first_cause(tmp_path: Pa
     )
     from eventrain.adapters.demo.model import build_model_folder
 
-    build_model_folder(tmp_path / "model", 0)
+    build_model_folder(tmp_path / "model")
     text = re.sub(r"options = .*", "", CONFIG_FILE.read_text()).replace('"number_hunt"', '"broken:Broken"')
     (tmp_path / "run.toml").write_text(text)
     command = [sys.executable, "-m", "eventrain.adapters.cli", "run", "run.toml", "--run-dir", "run"]

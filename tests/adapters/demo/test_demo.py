@@ -24,7 +24,7 @@ NUMBERS = [str(number) for number in range(1, 13)]
 def _model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the demo's model folder."""
     folder = tmp_path_factory.mktemp("demo") / "model"
-    build_model_folder(folder, seed=0)
+    build_model_folder(folder)
     return folder
 
 
