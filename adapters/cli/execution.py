@@ -139,7 +139,10 @@ def _written(folder: RunFolder, config: RunConfig, clock: Clock) -> Iterator[tup
 
 @contextlib.contextmanager
 def _signals(stop: asyncio.Event, screen: Screen) -> Iterator[None]:
-    """Make the first Ctrl-C, and SIGTERM, ask the run to stop, and a further Ctrl-C end the process at once."""
+    """Make the first Ctrl-C ask the run to stop, and a further one end the process at once.
+
+    SIGTERM, and SIGHUP of a terminal that was closed, ask only. A SIGHUP that is ignored (nohup) stays ignored.
+    """
     loop = asyncio.get_running_loop()
 
     def finish() -> None:
@@ -154,6 +157,8 @@ def _signals(stop: asyncio.Event, screen: Screen) -> Iterator[None]:
         finish()
 
     handlers = {signal.SIGINT: interrupted, signal.SIGTERM: finish}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = finish
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:

@@ -16,7 +16,7 @@ import pytest
 
 from eventrain.events.folder import RunFolder
 from eventrain.events.reader import LogReader
-from eventrain.events.types import Event
+from eventrain.events.types import Event, StepCompleted, StopRequested
 
 PROGRAM = Path(__file__).with_name("simulated_main.py")
 
@@ -115,14 +115,34 @@ def test_ctrl_c_ends_a_run_cleanly(folder: Path) -> None:
     assert events(folder / "run")[-1].outcome == "interrupted"  # type: ignore[attr-defined]
 
 
-def test_sigterm_is_a_request_to_end_too(folder: Path) -> None:
-    """A process supervisor's SIGTERM ends the run as cleanly as Ctrl-C."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_sighup_are_requests_to_end_too(folder: Path, number: signal.Signals) -> None:
+    """A process supervisor's SIGTERM, and the SIGHUP of a closed terminal, end the run as cleanly as Ctrl-C."""
     process = started(folder, "--set", "run.steps=10000")
     with process, closing(process.stdout), closing(process.stderr):
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         process.stderr.read()
         assert process.wait(30) == 130
     assert kinds(folder / "run")[-1] == "run_finished"
+
+
+def test_a_run_under_nohup_outlives_its_terminal(folder: Path) -> None:
+    """A SIGHUP that whoever started the run has set to be ignored stays ignored: the run goes on."""
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a child inherits it, as nohup's does
+    try:
+        process = started(folder, "--set", "run.steps=10000")
+    finally:
+        signal.signal(signal.SIGHUP, ignored)
+    with process, closing(process.stdout), closing(process.stderr):
+        process.send_signal(signal.SIGHUP)
+        later = LogReader(folder / "run" / "events").follow(len(events(folder / "run")))
+        first = next(
+            record.event for record in later if isinstance(record.event, StepCompleted | StopRequested)
+        )
+        assert isinstance(first, StepCompleted)
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        assert process.wait(30) == 130
 
 
 def test_a_second_ctrl_c_ends_the_process_at_once(folder: Path) -> None:
