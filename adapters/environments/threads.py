@@ -41,6 +41,8 @@ async def in_daemon_thread(call: Callable[[], T], name: str) -> T:
             failure = error
         except SystemExit as error:
             failure = RuntimeError(f"the call tried to end the process: exit status {error.code}")
+        except BaseException as error:  # noqa: BLE001  # no Ctrl-C or cancellation reaches a thread: the call raised it
+            failure = RuntimeError(f"the call raised {type(error).__name__}")
         try:
             loop.call_soon_threadsafe(deliver, result, failure)
         except RuntimeError:

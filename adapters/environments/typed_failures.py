@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -56,9 +57,11 @@ class TypedFailures:
     async def _call(self, method: str, awaitable: Awaitable[T]) -> T:
         try:
             return await awaitable
-        except PortError:
+        except (PortError, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # The last two would end the event loop under the run's feet. A Ctrl-C of the user never gets here: it
+            # is a signal handler's.
             words = " ".join(str(error).split()) or "without a message"
             raise EnvironmentFailed(
                 f"{self._name}.{method} raised {type(error).__name__}: {words:.300}"

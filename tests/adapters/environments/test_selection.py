@@ -172,6 +172,10 @@ class World:
     async def step(self, action):
         if self.wrong == "step raises":
             raise TimeoutError("upstream\\nis slow")
+        if self.wrong == "step exits":
+            raise SystemExit(3)
+        if self.wrong == "step interrupts":
+            raise KeyboardInterrupt
         return None if self.wrong == "no outcome" else StepOutcome(done=True)
 
     async def reward(self):
@@ -186,6 +190,8 @@ class World:
         ("no messages", "World.reset returned no message"),
         ("text", "World.reset returned 'hello', expected a list of Message"),
         ("step raises", "World.step raised TimeoutError: upstream is slow"),
+        ("step exits", "World.step raised SystemExit: 3"),
+        ("step interrupts", "World.step raised KeyboardInterrupt: without a message"),
         ("no outcome", "World.step returned NoneType, expected StepOutcome"),
         ("not finite", "World.reward returned nan, expected a finite number"),
         ("no number", "World.reward returned 'high', expected a finite number"),

@@ -129,6 +129,19 @@ def test_a_function_that_never_returns_holds_up_nobody():
         release.set()
 
 
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
+)
+def test_whatever_a_plain_function_raises_is_its_own_failure(play, error):
+    """Also what is no Exception comes back at once as an error, and neither ends the loop nor is waited for."""
+
+    def judge(completion, item):
+        raise error
+
+    with pytest.raises(RuntimeError, match=r"^the call (raised|tried to end the process)"):
+        play(Verifier(judge), {"prompt": "?"}, "text")
+
+
 def test_an_unanswered_prompt_is_worth_nothing():
     """When no answer came (the context was full at once), the reward is 0 and no function is called."""
 
