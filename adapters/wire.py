@@ -25,7 +25,8 @@ def build(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
     """Return the ports that `config` asks for. Nothing is started yet.
 
     Relative paths start at `base`. Raises ValueError with one line when the data, the environment or the model
-    folder cannot be used, when there are too few prompts, or when the first prompt does not fit the context.
+    folder cannot be used, when there are too few prompts, when this machine has no device of that name, or when the
+    first prompt does not fit the context.
     """
     model_path = (base / config.model.path).resolve()
     prompts = prompt_source(config.data, config.run.seed, base)
@@ -64,6 +65,7 @@ def build(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
         else None,
         facts={"code_version": code_version(), "host": socket.gethostname(), "pid": os.getpid()},
     )
+    _require_devices(config)
     asyncio.run(_require_room(config, ports))
     return ports
 
@@ -74,6 +76,17 @@ def code_version() -> str:
         return version("eventrain")
     except PackageNotFoundError:
         return "unknown"
+
+
+def _require_devices(config: RunConfig) -> None:
+    """Raise ValueError when an engine or the learner is to run where this machine has nothing."""
+    from .torch.weights import resolve_device  # torch, which the renderer's library has loaded by now
+
+    for key, device in (("engine.device", config.engine.device), ("learner.device", config.learner.device)):
+        try:
+            resolve_device(device)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from error
 
 
 async def _require_room(config: RunConfig, ports: Ports) -> None:

@@ -43,7 +43,8 @@ def write_checkpoint(
 ) -> int:
     """Write the checkpoint folder `path`, in the place of one that is there; return its bytes.
 
-    Whole or not at all: what fails half-way (OSError, SafetensorError) leaves nothing under `path` but what was there.
+    Whole or not at all: what fails half-way (OSError, SafetensorError, WeightsNotWritten) leaves nothing under `path`
+    but what was there.
     """
     partial = path.with_name(path.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

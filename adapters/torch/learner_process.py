@@ -25,7 +25,7 @@ from .batches import BatchUnusable, MicroBatch, decode_row, micro_batches
 from .checkpoint import read_checkpoint, write_checkpoint
 from .grpo import Clip, sampled_logprobs, token_terms
 from .optimizer import NamedAdamW, learning_rate
-from .weights import model_of_folder, pretrained_model, resolve_device, write_weights
+from .weights import WeightsNotWritten, model_of_folder, pretrained_model, resolve_device, write_weights
 
 
 class NotFinite(Exception):
@@ -106,7 +106,7 @@ class LearnerProcess:
         }
 
     def publish(self, path: str) -> dict[str, Any]:
-        """Write the weights to the safetensors file `path`. Raises OSError."""
+        """Write the weights to the safetensors file `path`. Raises `WeightsNotWritten`, or OSError for its folder."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         return {"path": path, "size_bytes": write_weights(self._model, Path(path), durable=False)}
 
@@ -115,6 +115,8 @@ class LearnerProcess:
         folder = Path(self._settings.model_path)
         try:
             size = write_checkpoint(Path(path), self._model, self._optimizer, self._version, folder)
+        except WeightsNotWritten as error:
+            raise CheckpointError(str(error)) from error
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path} could not be written: {error}") from error
         return {"path": path, "size_bytes": size}

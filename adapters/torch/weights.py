@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -21,11 +22,30 @@ class WeightsUnusable(Exception):
     """A weights file or model folder is missing, damaged, or not of this model."""
 
 
+class WeightsNotWritten(Exception):
+    """A weights file could not be written: a full or read-only disk, say."""
+
+
 def resolve_device(device: str) -> torch.device:
-    """Return the torch device that a configuration's `device` means; ``"auto"`` is CUDA where there is one."""
+    """Return the torch device that a configuration's `device` means; ``"auto"`` is CUDA where there is one.
+
+    Raises ValueError with one line when PyTorch on this machine has no such device.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    try:
+        found = torch.device(device)
+        backend = torch.get_device_module(found)
+    except RuntimeError:
+        raise ValueError(f"'{device}' is no device: expected 'auto', 'cpu', 'cuda', 'cuda:1', ...") from None
+    count = backend.device_count() if backend.is_available() else 0
+    if count == 0:
+        raise ValueError(
+            f"'{device}': PyTorch {torch.__version__} finds no {found.type} device on this machine"
+        )
+    if (found.index or 0) >= count:
+        raise ValueError(f"'{device}': the {found.type} devices of this machine are 0 to {count - 1}")
+    return found
 
 
 def model_of_folder(
@@ -105,6 +125,8 @@ def write_weights(model: PreTrainedModel, path: Path, *, durable: bool) -> int:
 
     `durable` waits for the disk: a checkpoint has to, weights on their way to an engine do not, since a run that
     is resumed begins with a checkpoint. Of tied parameters only the first is written.
+
+    Raises `WeightsNotWritten`, and then leaves nothing of it behind: on a full disk the log needs the room.
     """
     seen: set[int] = set()
     tensors: dict[str, torch.Tensor] = {}
@@ -114,13 +136,18 @@ def write_weights(model: PreTrainedModel, path: Path, *, durable: bool) -> int:
         seen.add(tensor.data_ptr())
         tensors[name] = tensor.detach().cpu().contiguous()
     partial = path.with_name(path.name + ".partial")
-    save_file(tensors, partial)
-    size = partial.stat().st_size
-    if durable:
-        flush(partial)
-    partial.replace(path)
-    if durable:
-        flush(path.parent)
+    try:
+        save_file(tensors, partial)
+        size = partial.stat().st_size
+        if durable:
+            flush(partial)
+        partial.replace(path)
+        if durable:
+            flush(path.parent)
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise WeightsNotWritten(f"{path} could not be written: {error}") from error
     return size
 
 
