@@ -149,6 +149,8 @@ def _load_tokenizer(path: Path) -> Any:
             str(path), trust_remote_code=False, local_files_only=True
         )
     except Exception as error:
+        if not any(file.name.startswith(("tokenizer", "vocab")) for file in path.iterdir()):
+            raise ValueError(f"model.path: {path}: is no model folder: it holds no tokenizer") from error
         # Tokenizer libraries raise many types, even bare Exception; for us they all say: not this folder.
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(f"model.path: {path}: no usable tokenizer: {first_line}") from error

@@ -175,9 +175,12 @@ def test_messages_that_the_template_refuses_are_a_refused_prompt(renderers):
 
 
 def test_a_folder_without_a_tokenizer_is_refused_in_one_line(tmp_path):
-    """A missing folder and one without tokenizer files are the configuration's fault and say so."""
+    """A missing folder, one without tokenizer files, and one with a damaged tokenizer say what they are."""
     with pytest.raises(ValueError, match=r"model\.path: .*absent: no such folder"):
         HuggingFaceRenderer(tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"model\.path: .*: no usable tokenizer: ") as caught:
+    with pytest.raises(ValueError, match=r"^model\.path: .*: is no model folder: it holds no tokenizer$"):
+        HuggingFaceRenderer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "tru')
+    with pytest.raises(ValueError, match=r"model\.path: .*: no usable tokenizer: .*[^:]$") as caught:
         HuggingFaceRenderer(tmp_path)
     assert "\n" not in str(caught.value)
