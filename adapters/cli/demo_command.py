@@ -46,6 +46,7 @@ def demo_command(context: click.Context, overrides: Sequence[str], run_dir: Path
     with new_folder(run_dir or default_run_dir(config.run.name)) as folder:
         config = with_own_model(config, folder)
         outcome = execute(config, folder, CONFIG_FILE.parent, debug=debugging())
+    context.meta["eventrain.exit_code"] = exit_code(outcome)  # holds even where nobody reads the last lines
     failed = outcome.outcome == "failed"
     click.echo(ending(config.run.name, outcome), err=failed)
     status = RunStatus.of(folder.path, reader_of(folder).records(), being_written=False)

@@ -51,7 +51,7 @@ class Commands(click.Group):
         except BrokenPipeError:
             # The reader (head, less) has seen enough. Nothing may be flushed into the closed pipe at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(EXIT_DONE)
+            ctx.exit(ctx.meta.get("eventrain.exit_code", EXIT_DONE))
         except Exception as error:
             if ctx.meta.get("eventrain.debug"):
                 traceback.print_exception(error)

@@ -50,6 +50,7 @@ def run_command(
     config = load_config(config_file, overrides)
     with new_folder(run_dir or default_run_dir(config.run.name)) as folder:
         outcome = execute(config, folder, config_file.resolve().parent, debug=debugging())
+    context.meta["eventrain.exit_code"] = exit_code(outcome)  # holds even where nobody reads the last lines
     failed = outcome.outcome == "failed"
     click.echo(ending(config.run.name, outcome), err=failed)
     click.echo(f"look: eventrain status {folder.path}", err=failed)

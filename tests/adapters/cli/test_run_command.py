@@ -70,7 +70,8 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         text=True,
     )
     assert process.stderr is not None
-    awaited = '"engine_up"' if "environment.options.hang=true" in arguments else '"step_completed"'
+    no_step = {"environment.options.hang=true", "environment.options.fail=true"} & set(arguments)
+    awaited = '"engine_up"' if no_step else '"step_completed"'
     for line in process.stderr:
         if awaited in line:
             break
@@ -170,6 +171,17 @@ def test_a_failed_run_says_its_first_cause_and_ends_with_1(folder: Path) -> None
     assert len(said) == 1
     assert "division by zero" in said[0]
     assert kinds(folder / "run")[-1] == "run_failed"
+
+
+@pytest.mark.parametrize(("fail", "code"), [("true", 1), ("false", 0)])
+def test_the_exit_code_is_the_run_s_also_when_nobody_reads(folder: Path, fail: str, code: int) -> None:
+    """With stdout and stderr closed early (`| head`), a run goes on to its end and its exit code still says how."""
+    process = started(folder, "--set", f"environment.options.fail={fail}", "--set", "run.steps=20")
+    with process:
+        process.stdout.close()
+        process.stderr.close()
+        assert process.wait(30) == code
+    assert kinds(folder / "run")[-1] == ("run_failed" if code else "run_finished")
 
 
 def test_a_defect_leaves_its_traceback_in_the_run_folder(folder: Path) -> None:
