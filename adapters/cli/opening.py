@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
+from ...events.errors import RunFolderError
 from ...events.folder import RunFolder
 from ...events.reader import LogReader
 from ...events.record import Record
@@ -18,8 +19,9 @@ def open_run(path: Path) -> RunFolder:
     """Return the run in folder `path`. Raises `BadInput` when there is none, with runs that are near it."""
     if not path.exists():
         raise BadInput([f"{path}: no such folder{_runs_nearby(path)}"])
-    if not (path / "events").is_dir():
-        raise BadInput([f"{path}: is no run (it has no events folder){_runs_nearby(path)}"])
+    if not _is_run(path):
+        lacks = "nothing of a run in its events folder" if (path / "events").is_dir() else "no events folder"
+        raise BadInput([f"{path}: is no run (it has {lacks}){_runs_nearby(path)}"])
     return RunFolder.open(path)
 
 
@@ -30,7 +32,10 @@ def reader_of(folder: RunFolder) -> LogReader:
 
 def is_being_written(folder: RunFolder) -> bool:
     """Return whether a process holds the run's lock and, as far as can be seen from this host, lives."""
-    holder = folder.holder()
+    try:
+        holder = folder.holder()
+    except RunFolderError:
+        return False  # cut off while it was written: who holds a lock has written all of it
     if holder is None:
         return False
     if holder.host != socket.gethostname():
@@ -51,10 +56,18 @@ def first_record(records: Iterable[Record], path: Path) -> Record:
     raise BadInput([f"{path}: the log is empty: the run has not begun yet"])
 
 
+def _is_run(path: Path) -> bool:
+    """Return whether `path` holds a run, begun or not, rather than something else in a folder named events."""
+    return any((path / "events").glob("*.jsonl.zst")) or all(
+        (path / part).is_dir() for part in ("events", "payloads")
+    )
+
+
 def _runs_nearby(path: Path) -> str:
     """Return a hint at runs in the same folder, or below the one that was named."""
     places = [path] if path.is_dir() else [path.parent, Path("runs")]
-    runs = [found.parent for place in places if place.is_dir() for found in sorted(place.glob("*/events"))]
+    folders = [found for place in places if place.is_dir() for found in sorted(place.iterdir())]
+    runs = [found for found in folders if found.is_dir() and _is_run(found)]
     if not runs:
         return ""
     near = difflib.get_close_matches(str(path), [str(run) for run in runs], n=1, cutoff=0.0)

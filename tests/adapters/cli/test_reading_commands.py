@@ -158,6 +158,14 @@ def test_status_of_a_killed_run_says_so(run_path: Path, command) -> None:
         assert "gone" not in command("status", run_path).output
 
 
+def test_a_lock_that_was_cut_off_keeps_nobody_from_reading(run_path: Path, command) -> None:
+    """What a full disk or a kill leaves of a lock file is no holder: the run can still be looked at."""
+    RunFolder.open(run_path).lock_file.write_text('{"host": "here"')
+    result = command("status", run_path)
+    assert result.exit_code == 0
+    assert "gone without a last word" in result.output
+
+
 def test_status_as_json(run_path: Path, command) -> None:
     """--json has the same facts under fixed names."""
     table = json.loads(command("status", run_path, "--json").output)
@@ -244,6 +252,11 @@ def test_a_folder_without_a_run_is_bad_input(run_path: Path, command, name: str)
     empty = command(name, "empty", *arguments)
     assert empty.exit_code == 2
     assert empty.stderr == "empty: is no run (it has no events folder)\n"
+    Path("source/events").mkdir(parents=True)
+    other = command(name, "source", *arguments)
+    assert other.exit_code == 2
+    assert other.stderr == "source: is no run (it has nothing of a run in its events folder)\n"
+    assert "did you mean run?" in command(name, "sourcf", *arguments).stderr
 
 
 def test_a_damaged_log_gives_one_line(run_path: Path, command) -> None:
