@@ -41,11 +41,12 @@ class Evaluation:
             EvalStarted(eval=number, step=trainer.step, version=trainer.published, trajectories=count)
         )
         rewards: list[float] = []
-        outcome: Outcome = "completed"
+        outcome: Outcome = "failed"
         with causing(started.seq, f"eval{number}"):
             try:
                 work = self._all(number, count, rewards)
                 await self.waiter.bounded("eval", f"eval{number}", self.config.deadlines.eval_s, work)
+                outcome = "completed"
             except Expired:
                 outcome = "expired"
             except asyncio.CancelledError:

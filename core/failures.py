@@ -7,13 +7,15 @@ the run.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
-from ..events.types import Blame, FailureKind, TrajectoryFailed
+from ..events.types import Blame, FailureKind, Outcome, TrajectoryFailed
 from .config import FailureSection
-from .ports import EngineGone, PortError, PromptRefused, PromptTooLong
+from .ports import EngineGone, LearnerGone, PortError, PromptRefused, PromptTooLong
 from .projections import Group
+from .waits import Expired
 
 Effect = Literal["llm_call", "env_reset", "env_step", "reward"]
 
@@ -71,6 +73,11 @@ def expiry_failure(effect: Effect, limit_s: float) -> Failure:
     return Failure("reward_expired" if effect == "reward" else "env_expired", True, "environment", message)
 
 
+def defect(error: BaseException) -> Failure:
+    """Describe an attempt that an unexpected exception ended, and with it the run."""
+    return Failure("defect", False, "infrastructure", f"{type(error).__name__}: {one_line(error)}")
+
+
 CANCELLED = Failure("cancelled", False, "nobody", "given up with its group or with the run")
 
 
@@ -105,6 +112,15 @@ def respond(failed: TrajectoryFailed, group: Group, strikes: int, limits: Failur
         return Retry(min(limits.backoff_max_s, limits.backoff_s * 2 ** (attempts - 1)))
     charged = failed.blame in ("prompt", "environment")
     return GiveUp(quarantine=charged and strikes + 1 >= limits.strikes_max)
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Return how an effect ended that ended with `error`."""
+    if isinstance(error, asyncio.CancelledError):
+        return "cancelled"
+    if isinstance(error, Expired):
+        return "expired"
+    return "lost" if isinstance(error, EngineGone | LearnerGone) else "failed"
 
 
 def one_line(error: BaseException) -> str:

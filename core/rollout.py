@@ -7,7 +7,6 @@ TrajectoryFailed. What follows a failure is the collector's decision, not its ow
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +26,7 @@ from ..events.types import (
     TrajectoryFailed,
     TrajectoryStarted,
 )
+from . import answers
 from .config import RunConfig
 from .engine_pool import EnginePool
 from .failures import (
@@ -34,6 +34,7 @@ from .failures import (
     Effect,
     Failure,
     TrajectoryAborted,
+    defect,
     engine_failure,
     environment_failure,
     expiry_failure,
@@ -213,6 +214,9 @@ class Rollouts:
             except asyncio.CancelledError:
                 self._failed(job, CANCELLED)
                 raise
+            except BaseException as error:
+                self._failed(job, defect(error))
+                raise
             self.waiter.publish(completed)
             return completed
 
@@ -233,7 +237,7 @@ class Rollouts:
         limits, times, talk = self.config.rollout, Times(), Conversation()
         environment = self._make(job)
         opening, times.env_setup = await self._ask(
-            job, -1, "reset", lambda: environment.reset(job.item, job.seed)
+            job, -1, "reset", lambda: environment.reset(job.item, job.seed), answers.messages
         )
         talk.read(rendered(self.renderer.opening, opening))
         stop_reason: Literal["done", "max_turns", "context_full"] = "max_turns"
@@ -244,8 +248,8 @@ class Rollouts:
             times.llm += llm_s
             times.queue += generation.queue_s
             text = self.renderer.text(generation.token_ids)
-            action = Action(text, generation.token_ids)
-            answer, env_s = await self._ask(job, turn, "step", lambda action=action: environment.step(action))  # type: ignore[misc]
+            ask = partial(environment.step, Action(text, generation.token_ids))
+            answer, env_s = await self._ask(job, turn, "step", ask, answers.outcome)
             times.env += env_s
             talk.turns.append(
                 Turn(
@@ -270,10 +274,10 @@ class Rollouts:
                 stop_reason = "context_full"
                 break
             talk.read(reply)
-        reward, times.reward = await self._ask(job, len(talk.turns), "reward", environment.reward)
-        return self._completed(
-            job, talk, times, list(opening), self._checked(reward), stop_reason, started_ns
+        reward, times.reward = await self._ask(
+            job, len(talk.turns), "reward", environment.reward, answers.reward
         )
+        return self._completed(job, talk, times, list(opening), reward, stop_reason, started_ns)
 
     def _completed(
         self,
@@ -328,9 +332,14 @@ class Rollouts:
         return await self.pool.generate(request, job.trajectory, turn)
 
     async def _ask(
-        self, job: Job, turn: int, call: Call, work: Callable[[], Awaitable[T]]
+        self,
+        job: Job,
+        turn: int,
+        call: Call,
+        work: Callable[[], Awaitable[object]],
+        checked: Callable[[object], T],
     ) -> tuple[T, float]:
-        """Ask the environment, with its deadline; return its answer and the seconds it took."""
+        """Ask the environment, with its deadline; return its answer, checked, and the seconds it took."""
         effect, limit_s = self._limit(call)
         started = self.waiter.publish(EnvStepStarted(trajectory=job.trajectory, turn=turn, call=call))
 
@@ -351,7 +360,7 @@ class Rollouts:
             return seconds
 
         try:
-            answer = await self.waiter.bounded(effect, job.trajectory, limit_s, work())
+            answer = checked(await self.waiter.bounded(effect, job.trajectory, limit_s, work()))
         except Expired as expired:
             finished("expired", str(expired))
             raise TrajectoryAborted(expiry_failure(effect, limit_s)) from None
@@ -370,13 +379,6 @@ class Rollouts:
         if call == "step":
             return "env_step", deadlines.env_step_s
         return "reward", deadlines.reward_s
-
-    def _checked(self, reward: object) -> float:
-        """Return the reward as a float, or fail the trajectory: NaN must not poison a group's baseline."""
-        if isinstance(reward, (int, float)) and math.isfinite(reward):
-            return float(reward)
-        message = f"the reward must be a finite number, not {reward!r}"
-        raise TrajectoryAborted(Failure("reward_error", True, "environment", message))
 
 
 def rendered(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:

@@ -83,12 +83,22 @@ class Run:
         outcome = ""
         try:
             outcome = await self._actors(stop)
-        except BaseExceptionGroup as group:
-            if self._first is None:
-                self._first = ("run", group)
+        except asyncio.CancelledError:
+            self._note("run", RunFailure("cancelled", "the run was cancelled before its end"))
+            raise
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - noted as the outcome
+            self._note("run", error)
         finally:
-            await self._close_ports()
-        return self._end(outcome, started.mono)
+            try:
+                await self._close_ports()
+            finally:
+                ended = self._end(outcome, started.mono)
+        return ended
+
+    def _note(self, actor: str, error: BaseException) -> None:
+        """Remember the first thing that went wrong."""
+        if self._first is None:
+            self._first = (actor, first_leaf(error))
 
     async def _actors(self, stop: asyncio.Event) -> str:
         config, view, ports = self.config, self.view, self.ports
@@ -143,8 +153,7 @@ class Run:
         try:
             return await work
         except Exception as error:
-            if self._first is None:
-                self._first = (actor, first_leaf(error))
+            self._note(actor, error)
             raise
 
     async def _obey(self, stop: asyncio.Event) -> None:
@@ -171,6 +180,8 @@ class Run:
                 await self._me.bounded("close", name, limit_s, work)
             except Expired:
                 return  # the log says so; the process ends with ours
+            except Exception as error:  # noqa: BLE001 - noted, and the run's failure; the others are closed all the same
+                self._note(name, error)
 
         async with asyncio.TaskGroup() as closing:
             for engine in self.ports.engines:
@@ -178,6 +189,10 @@ class Run:
             closing.create_task(close("learner", self.ports.learner.close()))
 
     def _end(self, outcome: str, started_ns: int) -> RunOutcome:
+        try:
+            self.bus.fold()
+        except Exception as broken:  # noqa: BLE001 - a projection's, and the run's failure
+            self._note("bus", broken)
         trainer, seconds = self.view.trainer, self._me.elapsed_s(started_ns)
         if self._first is None:
             self._me.publish(

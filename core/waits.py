@@ -8,15 +8,15 @@ whose expiry is an event.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..events.bus import Bus
 from ..events.record import Record
 from ..events.types import Blocked, DeadlineExpired, EdgeName, Event, Unblocked
-from .ports import Clock
+from .ports import Clock, PortError
 
 T = TypeVar("T")
 
@@ -130,13 +130,40 @@ class Waiter:
         unblocked("ready")
 
     async def bounded(self, effect: str, subject: str, limit_s: float, work: Awaitable[T]) -> T:
-        """Await `work` for at most `limit_s`; then publish DeadlineExpired, cancel it and raise `Expired`."""
-        limit = asyncio.timeout(limit_s)
+        """Await `work` for at most `limit_s`; then cancel it, publish DeadlineExpired and raise `Expired`.
+
+        A CancelledError that nobody here asked for comes from inside `work` and is raised as `PortError`: passed
+        on, it would end the actor without a trace, and whoever counts on the actor would wait for ever.
+        """
+        limit, task = asyncio.timeout(limit_s), asyncio.current_task()
+        assert task is not None
+        requests = task.cancelling()
         try:
             async with limit:
-                return await work
+                try:
+                    return await work
+                except asyncio.CancelledError as error:
+                    if task.cancelling() > requests:
+                        raise
+                    raise PortError(f"{effect} of {subject} was cancelled from within") from error
         except TimeoutError:
             if not limit.expired():
                 raise
             self.publish(DeadlineExpired(effect=effect, subject=subject, limit_s=limit_s))
             raise Expired(effect, subject, limit_s) from None
+
+    async def unless(self, over: Callable[[], bool], work: Coroutine[Any, Any, T]) -> T | None:
+        """Return what `work` returns, or None after cancelling it because `over` became true of the projections.
+
+        Raises what `work` raises, as it is. Cancelling cancels `work`.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                working = tasks.create_task(work)
+                watching = tasks.create_task(self.bus.watch(over))
+                await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+                watching.cancel()
+                working.cancel()  # does nothing to a task that is done
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return None if working.cancelled() else working.result()

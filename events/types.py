@@ -48,6 +48,7 @@ FailureKind = Literal[
     "reward_error",
     "reward_expired",
     "cancelled",
+    "defect",
 ]
 """What went wrong with an attempt. Retries and quarantine are decided by it, never by the text of a message."""
 
@@ -424,6 +425,15 @@ class StepCompleted(Event):
     parts_s: dict[str, float] = Field(default_factory=dict, description="seconds per part of the step")
 
 
+class StepFailed(Event):
+    """Training of step `step` ended without a new version that counts; the run ends too."""
+
+    kind: Literal["step_failed"] = "step_failed"
+    step: int
+    outcome: Outcome
+    message: str
+
+
 class WeightsPublished(Event):
     """Weights `version` lie ready for the engines. Durable before the first engine is asked to load them."""
 
@@ -683,6 +693,7 @@ AnyEvent = Annotated[
     | RewardScored
     | StepStarted
     | StepCompleted
+    | StepFailed
     | WeightsPublished
     | SyncStarted
     | SyncAcknowledged
