@@ -133,17 +133,17 @@ def plan_dispatches(view: View, config: RunConfig, policy: Policy, source: Promp
     if view.trainer.stop_reason or view.prompts.exhausted:
         return []
     decisions: list[Event] = []
+    fresh = 0
     prompts = next_prompts(view.prompts, config.data.epochs, source)
     group = view.groups.next_group
     for dispatch in policy.plan(view, config):
         drawn = next(prompts, None)
         if drawn is None:
             decisions.append(
-                DataExhausted(
-                    drawn=view.prompts.drawn + len(decisions) // 2, quarantined=len(view.prompts.quarantined)
-                )
+                DataExhausted(drawn=view.prompts.drawn + fresh, quarantined=len(view.prompts.quarantined))
             )
             break
+        fresh += drawn.prompt not in view.prompts.index_of_returned
         decisions += [
             drawn,
             GroupDispatched(
@@ -203,9 +203,24 @@ class Collector:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     decisions = await self.waiter.until(self._due, self._edge)
-                    self._perform(decisions, tasks)
+                    if self._log_is_behind() and any(isinstance(d, GroupDispatched) for d in decisions):
+                        await self._saved()
+                    else:
+                        self._perform(decisions, tasks)
         finally:
             self._discard_in_flight()
+
+    def _log_is_behind(self) -> bool:
+        return self.waiter.bus.unsaved > self.config.log.unsaved_max
+
+    async def _saved(self) -> None:
+        """Start nothing new before the disk has caught up; what is due then is looked at anew."""
+        bus, limit = self.waiter.bus, self.config.log.unsaved_max
+        await self.waiter.until(
+            lambda: not self._log_is_behind(),
+            lambda: Edge("durable", f"at most {limit} unsaved events", f"{bus.unsaved} unsaved"),
+            deadline_s=self.config.deadlines.durable_s,
+        )
 
     def _due(self) -> list[Event] | None:
         return step(self.view, self.config, self.policy, self.source) or None

@@ -21,7 +21,7 @@ from ..events.types import (
     VersionSpans,
 )
 from .config import RunConfig
-from .failures import RunFailure, TrajectoryAborted, engine_failure, expiry_failure, one_line
+from .failures import Failure, RunFailure, TrajectoryAborted, engine_failure, expiry_failure, one_line
 from .ports import Artifacts, Engine, EngineGone, GenerateRequest, Generation, PortError
 from .projections import Engines, EngineStatus, View
 from .waits import Edge, Expired, Waiter
@@ -37,16 +37,18 @@ def route(engines: Engines) -> EngineStatus | None:
     )
 
 
-def step(view: View, config: RunConfig) -> list[EngineRestarted]:
-    """Return the restarts that are due. Raises `RunFailure` when no engine is left to hope for."""
-    engines = view.engines.by_name.values()
-    lost = [engine for engine in engines if engine.state == "lost"]
+def step(view: View, config: RunConfig, count: int) -> list[EngineRestarted]:
+    """Return the restarts that are due. Raises `RunFailure` when none of `count` engines is left to hope for.
+
+    An engine that has not come up yet is not in the view, and is one to hope for.
+    """
+    lost = [engine for engine in view.engines.by_name.values() if engine.state == "lost"]
     due = [
         EngineRestarted(engine=engine.name, restart=engine.restarts + 1)
         for engine in lost
         if engine.restarts < config.engine.restarts_max
     ]
-    if not due and lost and len(lost) == len(engines):
+    if not due and len(lost) == count:
         first = min(lost, key=lambda engine: engine.lost_seq or 0)
         raise RunFailure(
             "no_engine_left",
@@ -70,6 +72,7 @@ class EnginePool:
         self.waiter = waiter
         self._tasks: asyncio.TaskGroup | None = None
         self._closing: dict[str, asyncio.Task[None]] = {}
+        self._reading: dict[str, int] = {}  # engine that starts -> version whose file it reads
 
     async def run(self) -> None:
         """Prepare all engines, start them once weights are published, then restart lost ones, until cancelled."""
@@ -94,7 +97,7 @@ class EnginePool:
         return self.view.trainer.published >= 0
 
     def _due(self) -> list[EngineRestarted] | None:
-        return step(self.view, self.config) or None
+        return step(self.view, self.config, len(self.engines)) or None
 
     def _rest(self) -> Edge:
         states = [engine.state for engine in self.view.engines.by_name.values()]
@@ -114,17 +117,18 @@ class EnginePool:
         if name in self._closing:
             await self._closing.pop(name)  # bounded by deadlines.close_s
         try:
-            version = self.view.trainer.published
-            path = self.artifacts.absolute(self.view.trainer.published_path)
+            version, path = self._newest_for(name)
             info = await self.waiter.bounded("engine_start", name, limit_s, engine.start(path, version))
+            self.waiter.bus.fold()
             while version < self.view.trainer.published:  # newer weights came meanwhile: never serve old ones
-                version = self.view.trainer.published
-                path = self.artifacts.absolute(self.view.trainer.published_path)
+                version, path = self._newest_for(name)
                 await self.waiter.bounded("weight_sync", name, limit_s, engine.load(path, version))
                 self.waiter.bus.fold()
         except (PortError, Expired) as error:
             self.lose(name, one_line(error), self.life(name))
             return
+        finally:
+            self._reading.pop(name, None)
         self.waiter.publish(
             EngineUp(
                 engine=name,
@@ -134,6 +138,16 @@ class EnginePool:
                 device=info.device,
             )
         )
+
+    def _newest_for(self, name: str) -> tuple[int, str]:
+        """Return the published version and its file, which `name` is about to read."""
+        version, path = self.view.trainer.published, self.view.trainer.published_path
+        self._reading[name] = version
+        return version, self.artifacts.absolute(path)
+
+    def needed_from(self, version: int) -> int:
+        """Return the oldest version that a starting engine still reads, `version` if none reads an older one."""
+        return min([version, *self._reading.values()])
 
     def lose(self, name: str, message: str, life: int) -> None:
         """Declare an engine lost, once, and end what is left of it, which fails the calls that it holds.
@@ -156,12 +170,33 @@ class EnginePool:
         status = self.view.engines.by_name.get(name)
         return status.restarts if status is not None else 0
 
+    def alive(self, name: str, life: int) -> bool:
+        """Return whether the engine is up, and in the same life as when it had been restarted `life` times."""
+        status = self.view.engines.by_name.get(name)
+        return status is not None and status.restarts == life and status.state in ("serving", "paused")
+
     async def _close(self, name: str) -> None:
         try:
             work = self.engines[name].close()
             await self.waiter.bounded("engine_close", name, self.config.deadlines.close_s, work)
         except Expired:
             return  # DeadlineExpired says so; a start that meets its remains fails with its own error
+
+    async def _available(self, trajectory: str) -> EngineStatus:
+        """Wait for an engine that serves, as long as a restart or a weight sync may take."""
+        limits = self.config.deadlines
+        limit_s = max(limits.llm_call_s, limits.close_s + limits.start_s, limits.weight_sync_s)
+        try:
+            return await self.waiter.until(
+                lambda: route(self.view.engines),
+                lambda: Edge("engine_available", "a serving engine", self._rest().present),
+                deadline_s=limit_s,
+                waiter=trajectory,
+            )
+        except Expired:
+            raise TrajectoryAborted(
+                Failure("engine_lost", True, "engine", f"no engine served within {limit_s:g} s")
+            ) from None
 
     async def generate(
         self, request: GenerateRequest, trajectory: str, turn: int
@@ -172,15 +207,7 @@ class EnginePool:
         Cancelling aborts the request in the engine.
         """
         limit_s = self.config.deadlines.llm_call_s
-        try:
-            engine = await self.waiter.until(
-                lambda: route(self.view.engines),
-                lambda: Edge("engine_available", "a serving engine", self._rest().present),
-                deadline_s=limit_s,
-                waiter=trajectory,
-            )
-        except Expired:
-            raise TrajectoryAborted(expiry_failure("llm_call", limit_s)) from None
+        engine = await self._available(trajectory)
         name, life = engine.name, engine.restarts
         started = self.waiter.publish(
             LlmCallStarted(
@@ -233,4 +260,7 @@ class EnginePool:
             if gone:
                 self.lose(name, one_line(error), life)
             raise TrajectoryAborted(engine_failure(error)) from error
+        except BaseException as error:
+            finished("failed", one_line(error))
+            raise
         return generation, finished("completed", generation=generation)

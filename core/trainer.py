@@ -6,11 +6,9 @@ log, so a run that is resumed goes on exactly where its events say it stopped.
 
 from __future__ import annotations
 
-import asyncio
 import statistics
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from ..events.record import causing
 from ..events.types import (
@@ -23,20 +21,19 @@ from ..events.types import (
     Phase,
     PhaseEntered,
     StepCompleted,
+    StepFailed,
     StepStarted,
     WeightsPublished,
 )
 from .advantage import train_batch
 from .config import RunConfig
 from .evaluation import Evaluation
-from .failures import RunFailure, one_line
+from .failures import RunFailure, one_line, outcome_of
 from .policies import Policy
-from .ports import Artifacts, CheckpointError, Learner, LearnerGone, Payloads, TrainBatch, TrainResult
+from .ports import Artifacts, Learner, LearnerGone, Payloads, PortError, TrainBatch, TrainResult
 from .projections import Group, View
 from .waits import Edge, Expired, Waiter
 from .weight_sync import WeightSync, lagging
-
-T = TypeVar("T")
 
 # What can come next
 
@@ -101,7 +98,7 @@ def decide(view: View, config: RunConfig, policy: Policy) -> Action | None:
     if lagging(view):
         return Sync()
     if evaluation_due(view, config, done):
-        return Evaluate()
+        return Evaluate() if view.engines.serving() else None  # one comes back, or the pool ends the run
     if checkpoint_due(view, config, done):
         return Checkpoint()
     if done:
@@ -117,7 +114,7 @@ def decide(view: View, config: RunConfig, policy: Policy) -> Action | None:
 def evaluation_due(view: View, config: RunConfig, done: bool) -> bool:
     """Return whether the published version is one to evaluate and has not been."""
     every, version = config.eval.every_steps, view.trainer.published
-    if not every or view.trainer.evaluated >= version or not view.engines.serving():
+    if not every or view.trainer.evaluated >= version:
         return False
     return version % every == 0 or (done and config.eval.at_end)
 
@@ -137,6 +134,11 @@ def at_end(view: View, config: RunConfig) -> bool:
         and view.trainer.version > view.trainer.checkpointed
         and view.trainer.version > 0
     )
+
+
+def of_learner(error: BaseException, effect: str) -> bool:
+    """Return whether the learner failed, or took too long over `effect`; a log that is late is not its fault."""
+    return isinstance(error, PortError) or (isinstance(error, Expired) and error.effect == effect)
 
 
 class TrainerActor:
@@ -163,6 +165,7 @@ class TrainerActor:
         self.sync = sync
         self.evaluation = evaluation
         self.waiter = waiter
+        self._weights_from = 0  # oldest version whose weights may still lie there
 
     async def run(self) -> str:
         """Train until the run is done; return its outcome. Cancelling leaves the step that runs unfinished."""
@@ -178,7 +181,7 @@ class TrainerActor:
                         await self._publish()
                     case Sync():
                         self._enter("weight_sync")
-                        await self.sync.run()
+                        await self.waiter.unless(self._stopping, self.sync.run())
                     case Evaluate():
                         await self._evaluate()
                     case Checkpoint():
@@ -193,7 +196,11 @@ class TrainerActor:
         action = decide(self.view, self.config, self.policy)
         if action is not None:
             return action
-        self._enter("generating" if self.config.scheduler.max_staleness == 0 else "waiting_for_buffer")
+        if self._waits_to_evaluate():
+            if self.view.engines.by_name:  # before that the run is still starting
+                self._enter("eval")
+        else:
+            self._enter("generating" if self.config.scheduler.max_staleness == 0 else "waiting_for_buffer")
         try:
             return await self.waiter.until(
                 lambda: decide(self.view, self.config, self.policy),
@@ -201,9 +208,17 @@ class TrainerActor:
                 deadline_s=self.config.deadlines.buffer_wait_s,
             )
         except Expired as expired:
-            raise RunFailure("buffer_wait_expired", f"the trainer got no batch: {expired}") from None
+            raise RunFailure("buffer_wait_expired", f"the trainer could not go on: {expired}") from None
+
+    def _waits_to_evaluate(self) -> bool:
+        trainer = self.view.trainer
+        done = trainer.step >= self.config.run.steps
+        return not self.view.engines.serving() and evaluation_due(self.view, self.config, done)
 
     def _wait_edge(self) -> Edge:
+        if self._waits_to_evaluate():
+            version = self.view.trainer.published
+            return Edge("engine_available", f"an engine to evaluate version {version}", "none serves")
         groups, step = self.view.groups, self.view.trainer.step
         have = len(groups.buffered_by_target.get(step, ()))
         flying = groups.in_flight_by_target[step]
@@ -221,23 +236,16 @@ class TrainerActor:
         limit_s = self.config.deadlines.start_s
         try:
             work = self.waiter.bounded("learner_start", "learner", limit_s, self.learner.start(checkpoint))
-            info = await self._unless_stopped(work)
-        except (LearnerGone, Expired) as error:
+            info = await self.waiter.unless(self._stopping, work)
+        except (PortError, Expired) as error:
             raise self._learner_lost(error) from error
         if info is not None:
             self.waiter.publish(
                 LearnerUp(version=info.version, parameters=info.parameters, device=info.device)
             )
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return what `work` returns, or None after cancelling it because the run is to stop."""
-        async with asyncio.TaskGroup() as tasks:
-            working = tasks.create_task(work)
-            stopping = tasks.create_task(self.waiter.bus.watch(lambda: self.view.trainer.stop_reason != ""))
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            working.cancel()  # does nothing to a task that is done
-        return None if working.cancelled() else working.result()
+    def _stopping(self) -> bool:
+        return self.view.trainer.stop_reason != ""
 
     async def _train(self, step: int, numbers: tuple[int, ...]) -> None:
         self._enter("converting")
@@ -256,15 +264,17 @@ class TrainerActor:
                 tokens=sum(len(row.sampled) for row in batch.rows),
             )
         )
-        await self.waiter.durable(started, deadline_s=self.config.deadlines.durable_s)
-        self._enter("training")
+        limit_s = self.config.deadlines.train_step_s
         try:
+            await self.waiter.durable(started, deadline_s=self.config.deadlines.durable_s)
+            self._enter("training")
             work = self.learner.train(batch)
-            result = await self.waiter.bounded(
-                "train_step", f"step {step}", self.config.deadlines.train_step_s, work
-            )
-        except (LearnerGone, Expired) as error:
-            raise self._learner_lost(error) from error
+            result = await self.waiter.bounded("train_step", f"step {step}", limit_s, work)
+        except BaseException as error:
+            self.waiter.publish(StepFailed(step=step, outcome=outcome_of(error), message=one_line(error)))
+            if of_learner(error, "train_step"):
+                raise self._learner_lost(error) from error
+            raise
         self._completed(batch, groups, result, convert_s, self.waiter.elapsed_s(started.mono))
 
     def _completed(
@@ -298,7 +308,7 @@ class TrainerActor:
         try:
             work = self.learner.publish(self.artifacts.absolute(path))
             written = await self.waiter.bounded("publish", path, self.config.deadlines.publish_s, work)
-        except (LearnerGone, Expired) as error:
+        except (PortError, Expired) as error:
             raise self._learner_lost(error) from error
         published = self.waiter.publish(
             WeightsPublished(
@@ -309,31 +319,37 @@ class TrainerActor:
             )
         )
         await self.waiter.durable(published, deadline_s=self.config.deadlines.durable_s)
-        if old > 0:
-            self.artifacts.drop(
-                self.artifacts.weights(old - 1)
-            )  # `old` itself may still be loading somewhere
+        self._drop_weights(old)
+
+    def _drop_weights(self, below: int) -> None:
+        """Remove the weights older than version `below`, but none that a starting engine still reads."""
+        keep_from = self.sync.pool.needed_from(below)
+        for version in range(self._weights_from, keep_from):
+            self.artifacts.drop(self.artifacts.weights(version))
+        self._weights_from = max(self._weights_from, keep_from)
 
     async def _evaluate(self) -> None:
         self._enter("eval")
         assert self.evaluation is not None, "the configuration check refuses evaluations without items"
-        await self._unless_stopped(self.evaluation.run())
+        await self.waiter.unless(self._stopping, self.evaluation.run())
 
     async def _checkpoint(self) -> None:
         self._enter("checkpoint")
         version = self.view.trainer.version
         path = self.artifacts.checkpoint(version)
         started = self.waiter.publish(CheckpointStarted(step=version, version=version, path=path))
-        await self.waiter.durable(started, deadline_s=self.config.deadlines.durable_s)
         limit_s = self.config.deadlines.checkpoint_s
         try:
+            await self.waiter.durable(started, deadline_s=self.config.deadlines.durable_s)
             work = self.learner.checkpoint(self.artifacts.absolute(path))
             written = await self.waiter.bounded("checkpoint", path, limit_s, work)
-        except LearnerGone as error:
-            raise self._learner_lost(error) from error
-        except (CheckpointError, Expired) as error:
+        except BaseException as error:
             self.waiter.publish(CheckpointFailed(step=version, version=version, message=one_line(error)))
-            return
+            if isinstance(error, LearnerGone):
+                raise self._learner_lost(error) from error
+            if of_learner(error, "checkpoint"):
+                return
+            raise
         committed = self.waiter.publish(
             CheckpointCommitted(
                 step=version,
@@ -348,6 +364,6 @@ class TrainerActor:
         for old in self.view.trainer.checkpoints[: -self.config.checkpoint.keep]:
             self.artifacts.drop(old)
 
-    def _learner_lost(self, error: Exception) -> RunFailure:
+    def _learner_lost(self, error: BaseException) -> RunFailure:
         lost = self.waiter.publish(LearnerLost(message=one_line(error)))
         return RunFailure("learner_lost", one_line(error), lost.seq)

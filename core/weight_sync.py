@@ -11,6 +11,8 @@ and none can serve weights that the run believes replaced.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from ..events.record import causing
 from ..events.types import (
@@ -22,10 +24,12 @@ from ..events.types import (
 )
 from .config import RunConfig
 from .engine_pool import EnginePool
-from .failures import one_line
-from .ports import PortError
+from .failures import one_line, outcome_of
+from .ports import EngineGone, PortError
 from .projections import View
 from .waits import Expired, Waiter
+
+LOST = "the engine was lost meanwhile"
 
 
 def lagging(view: View) -> list[str]:
@@ -53,39 +57,54 @@ class WeightSync:
                 tasks.create_task(self._sync(name), name=f"sync {name}")
 
     async def _sync(self, name: str) -> None:
+        self.waiter.bus.fold()
+        if name not in lagging(self.view):
+            return  # lost since it was looked at
         version, mode = self.view.trainer.published, self.config.engine.sync_mode
         limit_s, life = self.config.deadlines.weight_sync_s, self.pool.life(name)
         started = self.waiter.publish(SyncStarted(engine=name, version=version, mode=mode))
         with causing(started.seq):
             try:
-                await self.waiter.bounded(
-                    "weight_sync", name, limit_s, self._transfer(name, version, started.mono)
-                )
-            except (PortError, Expired) as error:
-                outcome = "expired" if isinstance(error, Expired) else "failed"
+                work = self._while_alive(name, life, self._transfer(name, life, version))
+                await self.waiter.bounded("weight_sync", name, limit_s, work)
+                self._expect(name, life)
+            except BaseException as error:
                 self.waiter.publish(
-                    SyncFailed(engine=name, version=version, outcome=outcome, message=one_line(error))
+                    SyncFailed(
+                        engine=name, version=version, outcome=outcome_of(error), message=one_line(error)
+                    )
                 )
+                if not isinstance(error, PortError | Expired):
+                    raise
                 self.pool.lose(name, f"weight sync to version {version}: {one_line(error)}", life)
-            except asyncio.CancelledError:
-                self.waiter.publish(
-                    SyncFailed(engine=name, version=version, outcome="cancelled", message="the run ended")
-                )
-                raise
+                return
+            self.waiter.publish(
+                SyncAcknowledged(engine=name, version=version, seconds=self.waiter.elapsed_s(started.mono))
+            )
+            if mode != "in_flight":
+                self.waiter.publish(EngineResumed(engine=name))
 
-    async def _transfer(self, name: str, version: int, started_ns: int) -> None:
+    async def _transfer(self, name: str, life: int, version: int) -> bool:
         engine, mode = self.pool.engines[name], self.config.engine.sync_mode
+        self._expect(name, life)
         if mode != "in_flight":
             # Said before it is done: from here on nothing is routed to the engine.
             self.waiter.publish(EnginePaused(engine=name, mode=mode))
             await engine.pause(mode)
+            self._expect(name, life)
         await engine.load(self.pool.artifacts.absolute(self.view.trainer.published_path), version)
-        acknowledged = SyncAcknowledged(
-            engine=name, version=version, seconds=self.waiter.elapsed_s(started_ns)
-        )
-        if mode == "in_flight":
-            self.waiter.publish(acknowledged)
-            return
-        await engine.resume()
-        self.waiter.publish(acknowledged)
-        self.waiter.publish(EngineResumed(engine=name))
+        self._expect(name, life)
+        if mode != "in_flight":
+            await engine.resume()
+        return True
+
+    async def _while_alive(self, name: str, life: int, work: Coroutine[Any, Any, bool]) -> None:
+        """Do `work`, but end it when the engine is lost: it must not go on in the engine's next life."""
+        if await self.waiter.unless(lambda: not self.pool.alive(name, life), work) is None:
+            raise EngineGone(LOST)
+
+    def _expect(self, name: str, life: int) -> None:
+        """Raise `EngineGone` if the engine was lost meanwhile; it may have been restarted, with weights of its own."""
+        self.waiter.bus.fold()
+        if not self.pool.alive(name, life):
+            raise EngineGone(LOST)

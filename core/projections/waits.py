@@ -52,7 +52,11 @@ class Attempt:
 
 @dataclass
 class Attempts(Folded):
-    """The last attempts that ended, newest last; cancelled ones are nobody's failure and are left out."""
+    """The last attempts that ended and say something of prompts, environments or the model, newest last.
+
+    Cancelled ones are nobody's failure. One lost engine ends a hundred attempts at once, which says one thing:
+    its restarts are counted, and those that fell with it are left out here.
+    """
 
     keep: int = 64
     recent: deque[Attempt] = field(default_factory=deque)
@@ -70,7 +74,7 @@ class Attempts(Folded):
 
     @on(TrajectoryFailed)
     def _failed(self, record: Record, event: TrajectoryFailed) -> None:
-        if event.group is not None and event.failure != "cancelled":
+        if event.group is not None and event.failure not in ("cancelled", "engine_lost"):
             self._push(Attempt(record.seq, event.failure, event.message))
 
     def _push(self, attempt: Attempt) -> None:
