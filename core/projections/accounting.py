@@ -15,8 +15,13 @@ from ...events.record import Record
 from ...events.types import (
     BatchTaken,
     Blocked,
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointStarted,
     EnvStepFinished,
     EnvStepStarted,
+    EvalCompleted,
+    EvalStarted,
     Event,
     GroupBuffered,
     GroupDiscarded,
@@ -35,6 +40,7 @@ from ...events.types import (
     RunResumed,
     RunStarted,
     StepCompleted,
+    StepFailed,
     StepStarted,
     SyncAcknowledged,
     SyncFailed,
@@ -45,6 +51,7 @@ from ...events.types import (
     Unblocked,
     WeightsPublished,
 )
+from .engine_life import EngineLife
 from .fold import Folded, on
 
 _GROUP_MOVES: dict[tuple[type[Event], str], str] = {
@@ -91,8 +98,12 @@ class Ledger(Folded):
     _dispatch: dict[int, GroupDispatched] = field(default_factory=dict)
     _prompts: dict[int, str] = field(default_factory=dict)
     _open: dict[str, set[Hashable]] = field(default_factory=dict)
+    _whole: Counter[int] = field(default_factory=Counter)  # complete trajectories of groups in flight
+    _engines: EngineLife = field(default_factory=EngineLife)
+    _ended: bool = False
     _next_seq: int = -1
     _next_step: int = 0
+    _trained: int | None = None
     _published: int | None = None
     _phase_since: int = 0
     _started: int = 0
@@ -105,6 +116,11 @@ class Ledger(Folded):
         self._next_seq = record.seq + 1
         if record.cause is not None and record.cause >= record.seq:
             self._broken("cause", record, "a cause before its effect", f"cause {record.cause}")
+        if self._ended and not isinstance(record.event, RunResumed):
+            self._broken("end", record, "nothing after the run's last event", type(record.event).__name__)
+        life = self._engines.breach(record.event)
+        if life is not None:
+            self._broken("engines", record, *life)
         super().apply(record)
 
     def _broken(self, law: str, record: Record, expected: str, found: str) -> None:
@@ -131,7 +147,8 @@ class Ledger(Folded):
     def _run_resumed(self, record: Record, event: RunResumed) -> None:
         self._started = self._phase_since = record.mono
         self._open.clear()
-        self._published, self._next_step = None, event.step
+        self._trained = self._published = None
+        self._next_step, self._ended = event.step, False
 
     @on(PhaseEntered)
     def _phase_entered(self, record: Record, event: PhaseEntered) -> None:
@@ -140,6 +157,7 @@ class Ledger(Folded):
 
     @on(RunFinished, RunFailed)
     def _run_ended(self, record: Record, event: RunFinished | RunFailed) -> None:
+        self._ended = True
         self.phase_ns += record.mono - self._phase_since
         self.wall_ns += record.mono - self._started
         if self.phase_ns != self.wall_ns:
@@ -151,6 +169,13 @@ class Ledger(Folded):
                 )
         if isinstance(event, RunFinished) and self.groups["in_flight"] + self.groups["training"]:
             self._broken("groups", record, "none in flight at the end", str(dict(self.groups)))
+        if self.prompts["alive"] != len(self._alive):
+            self._broken(
+                "prompts",
+                record,
+                f"{len(self._alive)} alive, one for each group",
+                f"{self.prompts['alive']} alive",
+            )
 
     # Groups
 
@@ -165,9 +190,20 @@ class Ledger(Folded):
         self._alive[event.group], self._dispatch[event.group] = "in_flight", event
         self.groups["in_flight"] += 1
         self._bounded("in_flight", record)
+        if self._prompts.get(event.prompt) != "alive":
+            self._broken("prompts", record, "a group of a drawn prompt", f"group {event.group} has none")
 
     @on(GroupBuffered, GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)
     def _group_moved(self, record: Record, event: Any) -> None:
+        whole, dispatch = self._whole.pop(event.group, 0), self._dispatch.get(event.group)
+        if (
+            isinstance(event, GroupBuffered | GroupFiltered)
+            and dispatch is not None
+            and whole != dispatch.size
+        ):
+            self._broken(
+                "groups", record, f"{dispatch.size} complete trajectories", f"group {event.group} has {whole}"
+            )
         self._move(record, event.group)
         self._bounded("buffered", record)
         if isinstance(event, GroupFiltered) and event.group in self._dispatch:
@@ -189,9 +225,21 @@ class Ledger(Folded):
                     f"group {group} of version {dispatch.version} in step {event.step}",
                 )
 
+    @on(StepStarted)
+    def _step_started(self, record: Record, event: StepStarted) -> None:
+        self._begin("step", record, event.step)
+        if event.groups != self.groups["training"]:
+            taken = f"{self.groups['training']} groups were taken"
+            self._broken("groups", record, taken, f"step {event.step} trains {event.groups}")
+
+    @on(StepFailed)
+    def _step_failed(self, record: Record, event: StepFailed) -> None:
+        self._close("step", record, event.step)
+
     @on(StepCompleted)
     def _step_completed(self, record: Record, event: StepCompleted) -> None:
         self._close("step", record, event.step)
+        self._trained = event.version
         if event.version != event.step + 1:
             self._broken("versions", record, f"version {event.step + 1}", f"version {event.version}")
         for group in [group for group, state in self._alive.items() if state == "training"]:
@@ -258,6 +306,10 @@ class Ledger(Folded):
     @on(TrajectoryCompleted, TrajectoryFailed)
     def _trajectory_ended(self, record: Record, event: TrajectoryCompleted | TrajectoryFailed) -> None:
         self._close("trajectory", record, (event.trajectory, event.attempt))
+        if isinstance(event, TrajectoryFailed) or event.group is None:
+            return
+        if self._alive.get(event.group) == "in_flight":
+            self._whole[event.group] += 1
 
     @on(LlmCallStarted)
     def _llm_started(self, record: Record, event: LlmCallStarted) -> None:
@@ -275,9 +327,21 @@ class Ledger(Folded):
     def _env_finished(self, record: Record, event: EnvStepFinished) -> None:
         self._close("env call", record, (event.trajectory, event.turn, event.call))
 
-    @on(StepStarted)
-    def _step_started(self, record: Record, event: StepStarted) -> None:
-        self._begin("step", record, event.step)
+    @on(EvalStarted)
+    def _eval_started(self, record: Record, event: EvalStarted) -> None:
+        self._begin("eval", record, event.eval)
+
+    @on(EvalCompleted)
+    def _eval_ended(self, record: Record, event: EvalCompleted) -> None:
+        self._close("eval", record, event.eval)
+
+    @on(CheckpointStarted)
+    def _checkpoint_started(self, record: Record, event: CheckpointStarted) -> None:
+        self._begin("checkpoint", record, event.version)
+
+    @on(CheckpointCommitted, CheckpointFailed)
+    def _checkpoint_ended(self, record: Record, event: CheckpointCommitted | CheckpointFailed) -> None:
+        self._close("checkpoint", record, event.version)
 
     @on(SyncStarted)
     def _sync_started(self, record: Record, event: SyncStarted) -> None:
@@ -301,6 +365,8 @@ class Ledger(Folded):
     def _published_weights(self, record: Record, event: WeightsPublished) -> None:
         if self._published is not None and event.version != self._published + 1:
             self._broken("versions", record, f"version {self._published + 1}", f"version {event.version}")
+        if self._trained is not None and event.version != self._trained:
+            self._broken("versions", record, f"the trained version {self._trained}", f"{event.version}")
         self._published = event.version
 
     def _begin(self, kind: str, record: Record, key: Hashable) -> None:
