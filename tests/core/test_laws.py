@@ -20,23 +20,36 @@ from eventrain.events.record import Record
 from eventrain.events.types import (
     BatchTaken,
     Blocked,
+    CheckpointCommitted,
+    CheckpointStarted,
     DeadlineExpired,
+    EngineLost,
+    EnginePaused,
+    EngineRestarted,
+    EngineResumed,
+    EngineUp,
     EnvStepFinished,
     EnvStepStarted,
+    EvalCompleted,
+    EvalStarted,
     GroupBuffered,
     GroupDispatched,
+    GroupFailed,
     InvariantBroken,
     LlmCallFinished,
     LlmCallStarted,
     PromptDrawn,
+    PromptReturned,
     RunFailed,
     StepCompleted,
     StepStarted,
     SyncAcknowledged,
     SyncStarted,
     TrajectoryCompleted,
+    TrajectoryFailed,
     TrajectoryStarted,
     Unblocked,
+    WeightsPublished,
 )
 
 
@@ -338,6 +351,19 @@ ACCOUNTED = (
     SyncAcknowledged,
     Blocked,
     Unblocked,
+    WeightsPublished,
+    EvalStarted,
+    EvalCompleted,
+    CheckpointStarted,
+    CheckpointCommitted,
+    EnginePaused,
+    EngineResumed,
+    EngineLost,
+    EngineRestarted,
+    EngineUp,
+    GroupFailed,
+    PromptReturned,
+    TrajectoryFailed,
 )
 _whole: list[Record] = []
 
@@ -345,7 +371,33 @@ _whole: list[Record] = []
 def whole_log() -> list[Record]:
     """Return the log of one run, made once."""
     if not _whole:
-        _whole.extend(World(config(run={"steps": 3}), engines=2).go().log)
+        world = World(
+            config(
+                run={"steps": 4},
+                data={"size": 40},
+                eval={"every_steps": 2, "prompts": 2},
+                checkpoint={"every_steps": 2},
+                engine={"sync_mode": "pause"},
+                failures={"attempts_max": 1},
+            ),
+            engines=2,
+        )
+
+        async def faults(request: GenerateRequest) -> None:
+            if request.request.startswith("9/1") and not world.records(EngineLost):
+                world.pool[1].die()
+            if request.request == "6/0/0":
+                raise PromptTooLong("too long")
+
+        async def broken(item: Any, seed: int, turn: int) -> None:
+            if item["number"] == 2:
+                raise RuntimeError("no such tool")
+
+        for engine in world.pool:
+            engine.on_generate = faults
+        world.environment = lambda: SimulatedEnvironment(world.clock, on_step=broken)
+        _whole.extend(world.go().log)
+        assert {type(record.event) for record in _whole} >= {*ACCOUNTED}
     return _whole
 
 
