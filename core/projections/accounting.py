@@ -18,6 +18,7 @@ from ...events.types import (
     CheckpointCommitted,
     CheckpointFailed,
     CheckpointStarted,
+    EngineUp,
     EnvStepFinished,
     EnvStepStarted,
     EvalCompleted,
@@ -49,6 +50,7 @@ from ...events.types import (
     TrajectoryFailed,
     TrajectoryStarted,
     Unblocked,
+    VersionSpans,
     WeightsPublished,
 )
 from .engine_life import EngineLife
@@ -301,23 +303,39 @@ class Ledger(Folded):
 
     @on(TrajectoryStarted)
     def _trajectory_started(self, record: Record, event: TrajectoryStarted) -> None:
-        self._begin("trajectory", record, (event.trajectory, event.attempt))
+        self._begin("trajectory", record, (event.trajectory, event.attempt, event.group))
 
     @on(TrajectoryCompleted, TrajectoryFailed)
     def _trajectory_ended(self, record: Record, event: TrajectoryCompleted | TrajectoryFailed) -> None:
-        self._close("trajectory", record, (event.trajectory, event.attempt))
-        if isinstance(event, TrajectoryFailed) or event.group is None:
+        self._close("trajectory", record, (event.trajectory, event.attempt, event.group))
+        if isinstance(event, TrajectoryFailed):
+            return
+        dispatch = None if event.group is None else self._dispatch.get(event.group)
+        self._sampled(record, event.version_spans, event.completion_tokens, dispatch)
+        if event.group is None:
             return
         if self._alive.get(event.group) == "in_flight":
             self._whole[event.group] += 1
 
     @on(LlmCallStarted)
     def _llm_started(self, record: Record, event: LlmCallStarted) -> None:
-        self._begin("llm call", record, (event.trajectory, event.turn))
+        self._begin("llm call", record, (event.trajectory, event.turn, event.engine))
 
     @on(LlmCallFinished)
     def _llm_finished(self, record: Record, event: LlmCallFinished) -> None:
-        self._close("llm call", record, (event.trajectory, event.turn))
+        self._close("llm call", record, (event.trajectory, event.turn, event.engine))
+        self._sampled(record, event.version_spans, event.tokens, None)
+
+    def _sampled(
+        self, record: Record, spans: VersionSpans, tokens: int, dispatch: GroupDispatched | None
+    ) -> None:
+        """Check that every token has a version, published by now and not older than its group."""
+        if sum(count for _, count in spans) != tokens:
+            self._broken("tokens", record, f"a version for each of {tokens} tokens", str(spans))
+        oldest = dispatch.version if dispatch is not None else 0
+        newest = self._published if self._published is not None else oldest
+        if any(not oldest <= version <= newest for version, _ in spans):
+            self._broken("versions", record, f"tokens of versions {oldest} to {newest}", str(spans))
 
     @on(EnvStepStarted)
     def _env_started(self, record: Record, event: EnvStepStarted) -> None:
@@ -352,6 +370,14 @@ class Ledger(Folded):
     @on(SyncAcknowledged, SyncFailed)
     def _sync_ended(self, record: Record, event: SyncAcknowledged | SyncFailed) -> None:
         self._close("sync", record, event.engine)
+        if isinstance(event, SyncAcknowledged):
+            self._current(record, event)
+
+    @on(EngineUp)
+    def _current(self, record: Record, event: EngineUp | SyncAcknowledged) -> None:
+        """Check that an engine serves what was published last, and nothing older."""
+        if self._published is not None and event.version != self._published:
+            self._broken("versions", record, f"weights {self._published}", f"{event.engine}: {event.version}")
 
     @on(Blocked)
     def _blocked(self, record: Record, event: Blocked) -> None:
