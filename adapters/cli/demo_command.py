@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -14,6 +16,7 @@ from .. import demo
 from .config_file import load_config
 from .debug_option import debug_option, debugging
 from .execution import default_run_dir, execute, exit_code, new_folder
+from .failures import BadInput
 from .opening import reader_of
 from .quantities import number, sparkline
 from .run_command import ending, run_dir_option, set_option
@@ -43,8 +46,10 @@ CONFIG_FILE = Path(demo.__file__).with_name("demo.toml")
 def demo_command(context: click.Context, overrides: Sequence[str], run_dir: Path | None) -> None:
     """Run the demo."""
     config = load_config(CONFIG_FILE, overrides, check_paths=False)
-    with new_folder(run_dir or default_run_dir(config.run.name)) as folder:
-        config = with_own_model(config, folder)
+    with (
+        new_folder(run_dir or default_run_dir(config.run.name)) as folder,
+        own_model(config, folder) as config,
+    ):
         outcome = execute(config, folder, CONFIG_FILE.parent, debug=debugging())
     context.meta["eventrain.exit_code"] = exit_code(outcome)  # holds even where nobody reads the last lines
     failed = outcome.outcome == "failed"
@@ -55,14 +60,33 @@ def demo_command(context: click.Context, overrides: Sequence[str], run_dir: Path
     context.exit(exit_code(outcome))
 
 
+@contextlib.contextmanager
+def own_model(config: RunConfig, folder: RunFolder) -> Iterator[RunConfig]:
+    """Yield what `with_own_model` returns; take the model away when the block fails before the run begins."""
+    existed = (folder.path / "model").exists()
+    try:
+        yield with_own_model(config, folder)
+    except BaseException:
+        if not existed and not any(folder.events.iterdir()):
+            shutil.rmtree(folder.path / "model", ignore_errors=True)
+        raise
+
+
 def with_own_model(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """Return `config` with the demo's model, built in the run's folder unless --set named another one."""
-    if Path(config.model.path).is_dir():
+    """Return `config` with the demo's model, built in the run's folder unless --set named another one.
+
+    Raises `BadInput` when there is no such folder.
+    """
+    if Path(config.model.path) != CONFIG_FILE.resolve().with_name("model"):
+        if not Path(config.model.path).is_dir():
+            raise BadInput([f'--set model.path = "{config.model.path}": no such folder'])
         return config
     from ..demo.model import build_model_folder
 
     path = folder.path / "model"
-    build_model_folder(path, numbers=int(config.environment.options.get("n", 12)))
+    numbers = config.environment.options.get("n", 12)
+    # What is no number of numbers gets any model: the environment refuses it, in its own words, right after.
+    build_model_folder(path, numbers=numbers if isinstance(numbers, int) and numbers > 0 else 12)
     return config.model_copy(update={"model": config.model.model_copy(update={"path": str(path.resolve())})})
 
 
@@ -75,7 +99,7 @@ def best_score(config: RunConfig) -> float | None:
     n, guesses = (
         config.environment.options.get(key, default) for key, default in (("n", 12), ("guesses", 5))
     )
-    return optimal_score(n, min(guesses, config.rollout.max_turns))
+    return optimal_score(int(n), min(int(guesses), config.rollout.max_turns))
 
 
 def last_trajectory(folder: RunFolder) -> str | None:

@@ -55,6 +55,30 @@ def test_a_demo_that_never_trained_still_says_where_it_lies(tmp_path: Path, writ
     assert "reward" not in text
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("model.path=nowhere", 'nowhere": no such folder'),
+        ("environment.options.n=abc", "environment.options.n is 'abc'"),
+        ("environment.options.n=-3", "n is -3"),
+        ("environment.options.n=[1, 2]", "environment.options.n is [1, 2]"),
+        ("environment.kind=nowhere", "environment.kind is 'nowhere'"),
+    ],
+)
+def test_a_demo_that_is_refused_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch, command, setting: str, said: str
+) -> None:
+    """What --set spoils is said in one line that is no defect, and the model built for the run goes with its folder."""
+    monkeypatch.chdir(tmp_path)
+    result = command("demo", "--set", setting)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert said in result.stderr
+    assert list(Path("runs").iterdir()) == []
+    Path("mine/model").mkdir(parents=True)
+    assert command("demo", "--set", setting, "--run-dir", "mine").exit_code == 2
+    assert Path("mine/model").is_dir()
+
+
 @pytest.mark.slow
 def test_the_demo_runs_with_all_its_real_parts(tmp_path: Path, command) -> None:
     """Three steps of the real demo, engine and learner processes included, end well and can be looked at."""
