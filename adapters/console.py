@@ -88,14 +88,15 @@ class ProgressPanel:
         trainer = self.view.trainer
         total = max(trainer.steps_total, 1)
         row = Table.grid(padding=(0, 2), expand=True)
-        row.add_column(no_wrap=True)
+        steps = Text.assemble("step   ", (f"{trainer.version}/{trainer.steps_total}", "bold"))
+        row.add_column(no_wrap=True, min_width=len(steps))  # on a narrow terminal the pace gives way
         row.add_column(ratio=1)
         row.add_column(no_wrap=True, justify="right")
         pace, eta = self.pace_s(), self.eta_s()
         pace_text = "" if pace is None else f"{seconds(pace)}/step"
         eta_text = "" if eta is None or trainer.finished else f"  ETA {seconds(eta)}"
         row.add_row(
-            Text.assemble("step   ", (f"{trainer.version}/{trainer.steps_total}", "bold")),
+            steps,
             ProgressBar(
                 total=total, completed=trainer.version, complete_style="green", finished_style="green"
             ),

@@ -63,6 +63,17 @@ def test_the_panel_can_be_drawn_after_every_event(small_run) -> None:
         assert max(map(len, shown(view, width=60).splitlines())) <= 60
 
 
+def test_a_narrow_terminal_shows_the_steps_whole(small_run) -> None:
+    """At 40 columns the pace is cut, not how far the run has come, and no row is longer than the terminal."""
+    view = View()
+    for record in small_run.records:
+        view.apply(record)
+    view.trainer.steps_total = 3000
+    text = shown(view, width=40)
+    assert "step   2/3000" in text
+    assert max(map(len, text.splitlines())) <= 40
+
+
 def test_drawing_ends_with_its_task_and_leaves_the_last_frame(small_run) -> None:
     """The panel is drawn at most once per frame time until its task is cancelled; the last state stays visible."""
     view = View()
