@@ -1,0 +1,192 @@
+"""Single rules that whole runs rarely need: one test for each, so that none can be lost unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from worlds import World, config
+
+from eventrain.adapters.simulated.world import NumberedPrompts, SimulatedEnvironment
+from eventrain.core.collector import next_prompts
+from eventrain.core.policies.targeted import Targeted
+from eventrain.core.ports import EngineInfo, GenerateRequest, PromptTooLong
+from eventrain.core.projections import Prompts, View
+from eventrain.core.trainer import Checkpoint, Finish, decide
+from eventrain.events.record import Record
+from eventrain.events.types import (
+    BatchTaken,
+    CheckpointCommitted,
+    DataExhausted,
+    EngineUp,
+    Event,
+    GroupBuffered,
+    GroupDispatched,
+    GroupFailed,
+    LearnerUp,
+    LlmCallFinished,
+    PromptDrawn,
+    PromptQuarantined,
+    PromptReturned,
+    RunStarted,
+    StepCompleted,
+    TrajectoryFailed,
+    WeightsPublished,
+)
+
+CONFIG = config(run={"steps": 10}, scheduler={"groups_per_step": 2, "max_staleness": 1, "buffer_groups": 3})
+POLICY = Targeted()
+
+
+def begun(*events: Event, version: int = 0) -> View:
+    """Return the state of a run that is up at `version`, after `events`."""
+    view = View()
+    started = RunStarted(
+        run="r", config=CONFIG.model_dump(), code_version="", seed=0, host="", pid=0, prompts=100
+    )
+    up: list[Event] = [
+        started,
+        LearnerUp(version=version, parameters=1, device="cpu"),
+        WeightsPublished(version=version, path="w", size_bytes=1, seconds=0),
+        EngineUp(engine="engine-0", version=version, context_tokens=100, slots=4),
+    ]
+    for seq, event in enumerate([*up, *events]):
+        view.apply(Record(seq, 0, 0, "test", None, "", event))
+    return view
+
+
+def dispatched(group: int, target: int) -> list[Event]:
+    return [
+        PromptDrawn(prompt=group, epoch=0, index=group),
+        GroupDispatched(group=group, prompt=group, target=target, version=0, size=2),
+    ]
+
+
+def buffered(group: int, target: int) -> Event:
+    return GroupBuffered(group=group, target=target, trajectories=2, reward_mean=0, reward_std=0)
+
+
+def test_the_end_of_the_data_makes_no_short_batch_while_a_group_is_in_flight() -> None:
+    """What is in flight may still complete the step."""
+    view = begun(
+        *dispatched(0, 0), *dispatched(1, 0), buffered(0, 0), DataExhausted(drawn=2, quarantined=0)
+    )  # fmt: skip
+    assert POLICY.batch(view, CONFIG) is None
+
+
+def test_in_flight_and_buffered_groups_share_the_buffers_room() -> None:
+    """With room for three, two buffered and none in flight leave one to dispatch: it may end in the buffer too."""
+    view = begun(*dispatched(0, 0), *dispatched(1, 0), buffered(0, 0), buffered(1, 0))
+    assert [due.target for due in POLICY.plan(view, CONFIG)] == [1]
+
+
+def test_what_was_trained_is_saved_when_the_data_ends() -> None:
+    """A run without data left saves its last version before it ends."""
+    trained: list[Event] = [
+        *dispatched(0, 0),
+        *dispatched(1, 0),
+        buffered(0, 0),
+        buffered(1, 0),
+        BatchTaken(step=0, groups=(0, 1)),
+        StepCompleted(step=0, version=1, loss=0, reward_mean=0, lag_mean=0, lag_max=0),
+        WeightsPublished(version=1, path="w", size_bytes=1, seconds=0),
+        EngineUp(engine="engine-0", version=1, context_tokens=100, slots=4),
+        DataExhausted(drawn=2, quarantined=0),
+    ]
+    assert decide(begun(*trained), CONFIG, POLICY) == Checkpoint()
+    saved = CheckpointCommitted(step=1, version=1, path="c", size_bytes=1, seconds=0)
+    assert decide(begun(*trained, saved), CONFIG, POLICY) == Finish("data_exhausted")
+
+
+def test_a_prompt_that_was_set_aside_is_not_drawn_once_its_item_is_quarantined() -> None:
+    """The same item in a later epoch may be quarantined while the earlier draw waits to be tried again."""
+    prompts = Prompts()
+    group = {"failure": "env_error", "retryable": True, "blame": "environment", "message": ""}
+    events: list[Event] = [
+        PromptDrawn(prompt=0, epoch=0, index=0),
+        GroupDispatched(group=0, prompt=0, target=0, version=0, size=2),
+        GroupFailed(group=0, **group),  # type: ignore[arg-type]
+        PromptReturned(prompt=0, reason="failed"),
+        PromptDrawn(prompt=1, epoch=0, index=1),
+        GroupDispatched(group=1, prompt=1, target=0, version=0, size=2),
+        GroupFailed(group=1, **group),  # type: ignore[arg-type]
+        PromptReturned(prompt=1, reason="failed"),
+        PromptDrawn(prompt=2, epoch=1, index=0),
+        GroupDispatched(group=2, prompt=2, target=0, version=0, size=2),
+        GroupFailed(group=2, **group),  # type: ignore[arg-type]
+        PromptQuarantined(prompt=2, index=0, failure="env_error", message=""),
+    ]
+    for seq, event in enumerate(events):
+        prompts.apply(Record(seq, 0, 0, "test", None, "", event))
+    assert [drawn.prompt for drawn in next_prompts(prompts, 2, NumberedPrompts(2))] == [3, 1]
+
+
+def test_an_engine_is_started_anew_only_once_its_former_process_has_ended() -> None:
+    """Two processes of one engine would hold its memory twice."""
+    world = World()
+    alive: list[str] = []
+    engine = world.pool[0]
+    start, close = engine.start, engine.close
+
+    async def starting(weights: str, version: int) -> EngineInfo:
+        assert alive == []
+        alive.append("process")
+        return await start(weights, version)
+
+    async def closing() -> None:
+        await world.clock.sleep(8)
+        alive.clear()
+        await close()
+
+    async def die_once(request: GenerateRequest) -> None:
+        if request.request.startswith("7/") and not world.records(TrajectoryFailed):
+            engine.die()
+
+    engine.start, engine.close, engine.on_generate = starting, closing, die_once  # type: ignore[method-assign]
+    world.go()
+    assert world.outcome is not None
+    assert world.outcome.outcome == "completed"
+    assert len(world.events(EngineUp)) == 2
+
+
+def test_a_group_that_failed_frees_its_engine_at_once() -> None:
+    """Its other trajectories are cancelled in the same instant; they do not decode to their end for nothing."""
+    world = World(config(run={"steps": 2}))
+
+    async def refuse(request: GenerateRequest) -> None:
+        if request.request == "2/1/0":
+            raise PromptTooLong("too long")
+        if request.request.startswith("2/"):
+            await asyncio.Event().wait()
+
+    world.pool[0].on_generate = refuse
+    world.go()
+    assert world.outcome is not None
+    assert world.outcome.outcome == "completed"
+    (failed,) = world.records(GroupFailed)
+    ends = [r for r in world.records(LlmCallFinished) if r.event.outcome == "cancelled"]  # type: ignore[attr-defined]
+    assert [end.mono for end in ends] == [failed.mono] * 3
+
+
+def test_a_retry_in_its_delay_ends_with_its_group() -> None:
+    """A sibling fails for good while a trajectory waits for its next attempt: that attempt never starts."""
+    world = World(
+        config(run={"steps": 2}, failures={"backoff_s": 20, "backoff_max_s": 20, "attempts_max": 2})
+    )
+
+    async def step(item: dict[str, int], seed: int, turn: int) -> None:
+        if item["number"] == 2:
+            raise RuntimeError("no such tool")
+
+    async def refuse(request: GenerateRequest) -> None:
+        if request.request == "2/1/0":
+            await world.clock.sleep(5)
+            raise PromptTooLong("too long")
+
+    world.environment = lambda: SimulatedEnvironment(world.clock, on_step=step)
+    world.pool[0].on_generate = refuse
+    world.go()
+    assert world.outcome is not None
+    assert world.outcome.outcome == "completed"
+    attempts = {event.attempt for event in world.events(TrajectoryFailed) if event.group == 2}
+    assert attempts == {0}
+    assert world.ledger.breaches == []
