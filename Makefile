@@ -53,4 +53,4 @@ clean: ## remove the environment, caches and build products; runs stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## list the targets
-	@awk -F': ## ' '/^[a-z]+: ## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F' ## ' '/^[a-z]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-7s %s\n", $$1, $$2 }' Makefile
