@@ -96,7 +96,9 @@ def of(log: list[Record], kind: type) -> list:
 def test_the_log_of_the_demo_validates_folds_and_accounts_for_everything(tmp_path: Path) -> None:
     """Every event reads back valid, every group, prompt and nanosecond is accounted for, every token is there."""
     command = [sys.executable, "-m", "eventrain.adapters.cli", "demo", "--run-dir", str(tmp_path / "run")]
-    ended = subprocess.run([*command, "--set", "run.steps=12"], capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(
+        [*command, "--set", "run.steps=12"], capture_output=True, text=True, timeout=300, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     folder = RunFolder.open(tmp_path / "run")
     view, ledger = View(), Ledger()
@@ -126,7 +128,7 @@ def test_the_log_of_the_demo_validates_folds_and_accounts_for_everything(tmp_pat
 def test_the_demo_learns(tmp_path: Path) -> None:
     """From below half of the optimal policy's score to above 85 % of it, first to last ten steps."""
     command = [sys.executable, "-m", "eventrain.adapters.cli", "demo", "--run-dir", str(tmp_path / "run")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=380)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
     assert ended.returncode == 0, ended.stderr
     found = re.search(r"of optimal +(\d+) % -> (\d+) %", ended.stdout)
     assert found, ended.stdout
@@ -151,7 +153,7 @@ def test_two_engines_take_every_version(tmp_path: Path, mode: str) -> None:
 
 
 def test_an_engine_that_is_killed_is_replaced_and_the_run_completes(tmp_path: Path) -> None:
-    """kill -9 of an engine in the middle: what it held is tried again, a new process takes its place."""
+    """A kill -9 of an engine in the middle: what it held is tried again, a new process takes its place."""
     killed: list[int] = []
 
     def kill(record: Record, ports: Ports) -> None:
@@ -168,7 +170,7 @@ def test_an_engine_that_is_killed_is_replaced_and_the_run_completes(tmp_path: Pa
 
 
 def test_a_learner_that_is_killed_ends_the_run_with_its_signal(tmp_path: Path) -> None:
-    """kill -9 of the learner: the run fails at once and says what happened."""
+    """A kill -9 of the learner: the run fails at once and says what happened."""
 
     def kill(record: Record, ports: Ports) -> None:
         if isinstance(record.event, StepCompleted) and record.event.step == 1:
@@ -196,7 +198,7 @@ def test_an_environment_that_raises_ends_the_run_as_its_first_cause(tmp_path: Pa
     (tmp_path / "run.toml").write_text(text)
     command = [sys.executable, "-m", "eventrain.adapters.cli", "run", "run.toml", "--run-dir", "run"]
     command += ["--set", "failures.backoff_s=0.01"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False)
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr
     assert "ConnectionError: tool server at :9000 refused" in ended.stderr
@@ -206,7 +208,7 @@ def test_an_environment_that_raises_ends_the_run_as_its_first_cause(tmp_path: Pa
 
 
 def test_no_process_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
-    """kill -9 of the controller: engines and learner end by themselves, and the log is readable up to there."""
+    """A kill -9 of the controller: engines and learner end by themselves, and the log is readable up to there."""
     command = [sys.executable, "-m", "eventrain.adapters.cli", "demo", "--run-dir", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
