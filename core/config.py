@@ -20,9 +20,14 @@ class Section(BaseModel):
 class RunSection(Section):
     """What is run, and for how long."""
 
-    name: str = Field("run", description="Shown in the terminal and used in the name of the run folder.")
+    name: str = Field(
+        "run", min_length=1, description="Shown in the terminal and used in the name of the run folder."
+    )
     seed: int = Field(
-        0, ge=0, description="Of everything random: data order, environments, sampling, initial weights."
+        0,
+        ge=0,
+        lt=2**63,
+        description="Of everything random: data order, environments, sampling, initial weights.",
     )
     steps: int = Field(ge=1, description="Optimizer steps to make.")
 

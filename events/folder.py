@@ -58,7 +58,7 @@ class RunFolder:
         """Make the folder of a new run. Raises `RunFolderError` if it already holds one or cannot be made."""
         folder = cls(path)
         if folder.events.exists():
-            raise RunFolderError(f"{path} already holds a run; choose another folder, or resume it")
+            raise RunFolderError(f"{path} already holds a run; choose another folder")
         try:
             path.mkdir(parents=True, exist_ok=True)
             for part in (folder.payloads, folder.weights, folder.checkpoints, folder.logs):
@@ -112,6 +112,14 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.lock_file} names no holder; delete it if no process writes this run"
             ) from None
+
+    def is_held(self) -> bool:
+        """Say whether a process may be writing this run: not if its holder is gone, or the lock names none."""
+        try:
+            holder = self.holder()
+        except RunFolderError:
+            return False
+        return holder is not None and not _is_dead(holder)
 
     def _stale_holder(self) -> Holder | None:
         holder = self.holder()

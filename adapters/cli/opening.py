@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import os
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...events.errors import RunFolderError
 from ...events.folder import RunFolder
 from ...events.reader import LogReader
 from ...events.record import Record
@@ -28,25 +25,6 @@ def open_run(path: Path) -> RunFolder:
 def reader_of(folder: RunFolder) -> LogReader:
     """Return a reader of the run's log, live or finished."""
     return LogReader(folder.events)
-
-
-def is_being_written(folder: RunFolder) -> bool:
-    """Return whether a process holds the run's lock and, as far as can be seen from this host, lives."""
-    try:
-        holder = folder.holder()
-    except RunFolderError:
-        return False  # cut off while it was written: who holds a lock has written all of it
-    if holder is None:
-        return False
-    if holder.host != socket.gethostname():
-        return True
-    try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # somebody else's, and alive
-    return True
 
 
 def first_record(records: Iterable[Record], path: Path) -> Record:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from .debug_option import debug_option
-from .opening import is_being_written, open_run, reader_of
+from .opening import open_run, reader_of
 from .status_report import RunStatus, status_lines, status_table
 
 HELP = """Say where a run stands: step, phase, reward, groups, engines, who waits for what, failures, time.
@@ -31,7 +31,7 @@ def status_command(run: Path, as_json: bool) -> None:
     """Say where a run stands."""
     folder = open_run(run)
     # The lock first: a run that ends between the two looks has its last event in the log by then.
-    being_written = is_being_written(folder)
+    being_written = folder.is_held()
     status = RunStatus.of(run, reader_of(folder).records(), being_written=being_written)
     if as_json:
         click.echo(json.dumps(status_table(status), indent=2))

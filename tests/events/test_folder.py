@@ -120,3 +120,17 @@ def test_a_lock_lost_to_a_newer_writer_is_not_removed(tmp_path: Path) -> None:
     with folder.lock():
         folder.lock_file.write_text(newer)
     assert folder.lock_file.read_text() == newer
+
+
+def test_a_run_is_held_only_while_its_holder_lives(tmp_path: Path) -> None:
+    """A live holder holds; a dead one, a reused pid, a lock that names nobody and no lock do not."""
+    folder = RunFolder.create(tmp_path / "run")
+    assert not folder.is_held()
+    with folder.lock():
+        assert folder.is_held()
+        holder = json.loads(folder.lock_file.read_bytes())
+    for changed in ({"pid": 2**22 + 1}, {"started": "1"}):
+        folder.lock_file.write_text(json.dumps(holder | changed))
+        assert not folder.is_held()
+    folder.lock_file.write_text("cut off")
+    assert not folder.is_held()

@@ -220,7 +220,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(folder: Path, write_run, comman
     write_run(folder / "run", failed=True)
     again = command("run", folder / "sim.toml", "--run-dir", folder / "run")
     assert again.exit_code == 2
-    assert again.stderr == f"{folder}/run already holds a run; choose another folder, or resume it\n"
+    assert again.stderr == f"{folder}/run already holds a run; choose another folder\n"
     assert kinds(folder / "run")[-1] == "run_failed"
 
 
