@@ -8,6 +8,7 @@ from worlds import World, config
 
 from eventrain.adapters.simulated.world import NumberedPrompts, SimulatedEnvironment
 from eventrain.core.collector import next_prompts
+from eventrain.core.collector import step as collect
 from eventrain.core.policies.targeted import Targeted
 from eventrain.core.ports import EngineInfo, GenerateRequest, PromptTooLong
 from eventrain.core.projections import Prompts, View
@@ -24,11 +25,14 @@ from eventrain.events.types import (
     GroupFailed,
     LearnerUp,
     LlmCallFinished,
+    PayloadRef,
     PromptDrawn,
     PromptQuarantined,
     PromptReturned,
+    RetryScheduled,
     RunStarted,
     StepCompleted,
+    TrajectoryCompleted,
     TrajectoryFailed,
     WeightsPublished,
 )
@@ -190,3 +194,99 @@ def test_a_retry_in_its_delay_ends_with_its_group() -> None:
     attempts = {event.attempt for event in world.events(TrajectoryFailed) if event.group == 2}
     assert attempts == {0}
     assert world.ledger.breaches == []
+
+
+def failed(trajectory: str, attempt: int = 0, failure: str = "engine_error") -> TrajectoryFailed:
+    return TrajectoryFailed.model_validate(
+        {
+            "trajectory": trajectory,
+            "group": int(trajectory.split("/", maxsplit=1)[0]),
+            "attempt": attempt,
+            "failure": failure,
+            "retryable": failure != "cancelled",
+            "blame": "engine",
+            "message": f"{trajectory}+{attempt}",
+        }
+    )
+
+
+def completed(trajectory: str) -> TrajectoryCompleted:
+    return TrajectoryCompleted(
+        trajectory=trajectory,
+        group=int(trajectory.split("/", maxsplit=1)[0]),
+        attempt=0,
+        turns=1,
+        prompt_tokens=1,
+        completion_tokens=1,
+        version_spans=((0, 1),),
+        reward=0,
+        stop_reason="done",
+        queue_s=0,
+        llm_s=0,
+        env_setup_s=0,
+        env_s=0,
+        reward_s=0,
+        other_s=0,
+        payload=PayloadRef(digest="", length=0, pack=0, offset=0),
+    )
+
+
+def test_a_cancelled_attempt_is_not_tried_again() -> None:
+    """It was given up on purpose; the same attempt with an engine's error is tried again."""
+    for failure, answered in (("cancelled", False), ("engine_error", True)):
+        view = begun(*dispatched(0, 0), failed("0/0", failure=failure))
+        decisions = collect(view, CONFIG, POLICY, NumberedPrompts(100))
+        assert any(isinstance(event, RetryScheduled) for event in decisions) is answered
+
+
+def test_only_failures_that_mean_something_count_towards_the_limit() -> None:
+    """Cancelled attempts and those that fell with an engine are neither failures nor successes."""
+    fell = [failed("0/0", failure=failure) for failure in ("cancelled", "engine_lost")]
+    view = begun(*dispatched(0, 0), *fell, failed("0/0"), completed("0/1"))
+    assert [attempt.failure for attempt in view.attempts.recent] == ["engine_error", ""]
+    assert view.attempts.failed_share() == 0.5
+
+
+def test_the_first_failure_is_that_of_the_present_trouble() -> None:
+    """Once a whole window was free of failures, the next one is the first again."""
+    view = View()
+    view.attempts.keep = 2
+    events = [failed("0/0"), completed("0/1"), completed("0/2"), failed("0/3"), failed("0/4")]
+    for seq, event in enumerate(events):
+        view.attempts.apply(Record(seq, 0, 0, "test", None, "", event))
+    assert view.attempts.first_failure is not None
+    assert (view.attempts.first_failure.seq, view.attempts.first_failure.message) == (3, "0/3+0")
+
+
+def test_a_prompt_that_comes_back_after_the_end_of_the_data_is_drawn_again() -> None:
+    """The last group fails when every prompt is drawn: its prompt is tried once more, and the step is whole."""
+    world = World(
+        config(run={"steps": 2}, data={"size": 8}, failures={"attempts_max": 1, "strikes_max": 2}), items=8
+    )
+    tries: list[int] = []
+
+    async def once(item: dict[str, int], seed: int, turn: int) -> None:
+        if item["number"] == 7 and not tries:
+            tries.append(1)
+            raise RuntimeError("no such tool")
+
+    world.environment = lambda: SimulatedEnvironment(world.clock, on_step=once)
+    world.go()
+    assert world.outcome is not None
+    assert world.outcome.outcome == "completed"
+    assert world.ledger.prompts["trained"] == 8
+    view = begun(*dispatched(0, 0), *dispatched(1, 0), DataExhausted(drawn=2, quarantined=0))
+    assert view.prompts.exhausted
+    back = PromptReturned(prompt=1, reason="failed")
+    view = begun(*dispatched(0, 0), *dispatched(1, 0), DataExhausted(drawn=2, quarantined=0), back)
+    assert not view.prompts.exhausted
+
+
+def test_only_a_prompts_own_failures_are_strikes_against_it() -> None:
+    """A group that engines failed costs its item nothing, one that its environment failed costs a strike."""
+    for blame, strikes in (("engine", 0), ("infrastructure", 0), ("environment", 1), ("prompt", 1)):
+        ended = GroupFailed.model_validate(
+            {"group": 0, "failure": "env_error", "retryable": True, "blame": blame, "message": ""}
+        )
+        view = begun(*dispatched(0, 0), ended)
+        assert view.prompts.strikes[0] == strikes
