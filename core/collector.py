@@ -206,7 +206,7 @@ class Collector:
                     if self._log_is_behind() and any(isinstance(d, GroupDispatched) for d in decisions):
                         await self._saved()
                     else:
-                        self._perform(decisions, tasks)
+                        await self._perform(decisions, tasks)
         finally:
             self._discard_in_flight()
 
@@ -230,19 +230,27 @@ class Collector:
             return Edge("drained", "the end of the run", f"{self.view.groups.in_flight} groups in flight")
         return self.policy.why_idle(self.view, self.config)
 
-    def _perform(self, decisions: Sequence[Event], tasks: asyncio.TaskGroup) -> None:
-        cause = self.view.last_seq
+    async def _perform(self, decisions: Sequence[Event], tasks: asyncio.TaskGroup) -> None:
+        """Publish all decisions, which are of one state, and then do what they say.
+
+        Groups start one in each turn of the event loop: a whole window of them in one turn would hold up the
+        trainer on its way to the next step, and everybody else.
+        """
+        cause = self.view.last_seq if self.view.last_seq >= 0 else None
+        dispatched: list[tuple[GroupDispatched, int]] = []
         for decision in decisions:
-            record = self.waiter.publish(decision, cause=cause if cause >= 0 else None)
+            record = self.waiter.publish(decision, cause=cause)
             if isinstance(decision, GroupDispatched):
-                _, item = self.source.item(
-                    decision.prompt // len(self.source), decision.prompt % len(self.source)
-                )
-                self.rollouts.start_group(decision, item, record.seq, tasks)
+                dispatched.append((decision, record.seq))
             elif isinstance(decision, RetryScheduled):
                 self.rollouts.retry(decision, record.seq, tasks)
             elif isinstance(decision, GroupFailed | GroupBuffered | GroupFiltered):
                 self.rollouts.end_group(decision.group)
+        per_epoch = len(self.source)
+        for group, seq in dispatched:
+            _, item = self.source.item(group.prompt // per_epoch, group.prompt % per_epoch)
+            self.rollouts.start_group(group, item, seq, tasks)
+            await self.waiter.clock.sleep(0)
 
     def _discard_in_flight(self) -> None:
         reason = "interrupted" if self.view.trainer.stop_reason == "interrupted" else "run_ended"
