@@ -25,7 +25,7 @@ from ..events.types import (
     RetryScheduled,
 )
 from .config import RunConfig
-from .failures import GiveUp, RunFailure, respond
+from .failures import GiveUp, check_failure_share, respond
 from .policies import Policy
 from .ports import PromptSource
 from .projections import Group, Prompts, View
@@ -38,30 +38,12 @@ def step(view: View, config: RunConfig, policy: Policy, source: PromptSource) ->
 
     Raises `RunFailure` when too many attempts failed lately.
     """
-    check_failure_share(view, config)
+    check_failure_share(view.attempts, config.failures, whole_window=True)
     decisions: list[Event] = [finish_group(view.groups.live[number], config) for number in view.groups.whole]
     decisions += answer_failures(view, config)
     if decisions:
         return decisions  # they change what is due; the next look plans on the state that they make
     return plan_dispatches(view, config, policy, source)
-
-
-def check_failure_share(view: View, config: RunConfig) -> None:
-    """Raise `RunFailure` when the share of failures in a full window exceeds the limit."""
-    attempts, limits = view.attempts, config.failures
-    if (
-        len(attempts.recent) < min(limits.window, attempts.keep)
-        or attempts.failed_share() <= limits.share_max
-    ):
-        return
-    first = attempts.first_failure
-    assert first is not None
-    raise RunFailure(
-        "too_many_failures",
-        f"{attempts.failed_share():.0%} of the last {len(attempts.recent)} trajectories failed (limit "
-        f"failures.share_max = {limits.share_max:g}); the first one: {first.failure}: {first.message}",
-        first.seq,
-    )
 
 
 def finish_group(group: Group, config: RunConfig) -> GroupBuffered | GroupFiltered:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections import Counter
+from itertools import count
 
 from ..events.record import causing
 from ..events.types import EvalCompleted, EvalStarted, Outcome, TrajectoryCompleted
 from .config import RunConfig
+from .failures import is_charged, retry_delay_s
 from .ports import PromptSource
 from .projections import View
 from .rollout import Job, Rollouts, derived_seed
@@ -36,15 +39,15 @@ class Evaluation:
         Cancelling ends it as cancelled.
         """
         number, trainer = self.view.trainer.evals, self.view.trainer
-        count = min(self.config.eval.prompts, len(self.source))
+        size = min(self.config.eval.prompts, len(self.source))
         started = self.waiter.publish(
-            EvalStarted(eval=number, step=trainer.step, version=trainer.published, trajectories=count)
+            EvalStarted(eval=number, step=trainer.step, version=trainer.published, trajectories=size)
         )
         rewards: list[float] = []
         outcome: Outcome = "failed"
         with causing(started.seq, f"eval{number}"):
             try:
-                work = self._all(number, count, rewards)
+                work = self._all(number, size, rewards)
                 await self.waiter.bounded("eval", f"eval{number}", self.config.deadlines.eval_s, work)
                 outcome = "completed"
             except Expired:
@@ -61,27 +64,30 @@ class Evaluation:
                         outcome=outcome,
                         reward_mean=statistics.fmean(rewards) if rewards else None,
                         completed=len(rewards),
-                        failed=count - len(rewards),
+                        failed=size - len(rewards),
                         seconds=self.waiter.elapsed_s(started.mono),
                     )
                 )
 
-    async def _all(self, number: int, count: int, rewards: list[float]) -> None:
+    async def _all(self, number: int, size: int, rewards: list[float]) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for position in range(count):
+            for position in range(size):
                 tasks.create_task(self._one(number, position, rewards), name=f"eval{number}/{position}")
 
     async def _one(self, number: int, position: int, rewards: list[float]) -> None:
         _, item = self.source.item(0, position)
         trajectory = f"eval{number}/{position}"
-        for attempt in range(self.config.failures.attempts_max):
-            seed = derived_seed(
-                self.config.run.seed, "eval", position
-            )  # the same questions at every evaluation
+        seed = derived_seed(self.config.run.seed, "eval", position)  # the same questions at every evaluation
+        failures = Counter[bool]()
+        for attempt in count():
             job = Job(trajectory, None, attempt, item, seed, self.config.eval.temperature)
             ended = await self.rollouts.run(job)
             if isinstance(ended, TrajectoryCompleted):
                 rewards.append(ended.reward)
                 return
-            if not ended.retryable:
+            charged = is_charged(ended)
+            failures[charged] += 1
+            delay_s = retry_delay_s(ended, failures[charged], self.config.failures)
+            if delay_s is None:
                 return
+            await self.waiter.clock.sleep(delay_s)

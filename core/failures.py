@@ -14,7 +14,7 @@ from typing import Literal
 from ..events.types import Blame, FailureKind, Outcome, TrajectoryFailed
 from .config import FailureSection
 from .ports import EngineGone, LearnerGone, PortError, PromptRefused, PromptTooLong
-from .projections import Group
+from .projections import Attempts, Group
 from .waits import Expired
 
 Effect = Literal["llm_call", "env_reset", "env_step", "reward"]
@@ -104,14 +104,25 @@ def respond(failed: TrajectoryFailed, group: Group, strikes: int, limits: Failur
     """
     if not failed.retryable:
         return GiveUp(quarantine=failed.blame == "prompt")
-    if failed.blame in ("prompt", "environment"):
-        attempts, allowed = group.prompt_failures[failed.trajectory], limits.attempts_max
-    else:
-        attempts, allowed = group.engine_failures[failed.trajectory], limits.engine_attempts_max
-    if attempts < allowed:
-        return Retry(min(limits.backoff_max_s, limits.backoff_s * 2 ** (attempts - 1)))
-    charged = failed.blame in ("prompt", "environment")
+    charged = is_charged(failed)
+    failures = group.prompt_failures if charged else group.engine_failures
+    delay_s = retry_delay_s(failed, failures[failed.trajectory], limits)
+    if delay_s is not None:
+        return Retry(delay_s)
     return GiveUp(quarantine=charged and strikes + 1 >= limits.strikes_max)
+
+
+def is_charged(failed: TrajectoryFailed) -> bool:
+    """Return whether the failure is the prompt's or its environment's own."""
+    return failed.blame in ("prompt", "environment")
+
+
+def retry_delay_s(failed: TrajectoryFailed, failures: int, limits: FailureSection) -> float | None:
+    """Return the wait before the next attempt after `failures` ones of this sort, None when that was the last."""
+    allowed = limits.attempts_max if is_charged(failed) else limits.engine_attempts_max
+    if not failed.retryable or failures >= allowed:
+        return None
+    return min(limits.backoff_max_s, limits.backoff_s * 2.0 ** (failures - 1))
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -121,6 +132,25 @@ def outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, Expired):
         return "expired"
     return "lost" if isinstance(error, EngineGone | LearnerGone) else "failed"
+
+
+def check_failure_share(attempts: Attempts, limits: FailureSection, *, whole_window: bool) -> None:
+    """Raise `RunFailure` when too large a share of the recent attempts failed.
+
+    With `whole_window` a window that is not full yet says nothing; at the end of the data it has to do.
+    """
+    judged = len(attempts.recent)
+    if whole_window and judged < min(limits.window, attempts.keep):
+        return
+    first = attempts.first_failure
+    if first is None or attempts.failed_share() <= limits.share_max:
+        return
+    raise RunFailure(
+        "too_many_failures",
+        f"{attempts.failed_share():.0%} of the last {judged} trajectories failed (limit "
+        f"failures.share_max = {limits.share_max:g}); the first one: {first.failure}: {first.message}",
+        first.seq,
+    )
 
 
 def one_line(error: BaseException) -> str:

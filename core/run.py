@@ -199,13 +199,13 @@ class Run:
                 RunFinished.model_validate(
                     {
                         "outcome": outcome,
-                        "steps": trainer.step,
+                        "steps": trainer.version,
                         "version": trainer.version,
                         "seconds": seconds,
                     }
                 )
             )
-            return RunOutcome(outcome, trainer.step, trainer.version, seconds)
+            return RunOutcome(outcome, trainer.version, trainer.version, seconds)
         actor, cause = self._first
         error = cause.error if isinstance(cause, RunFailure) else type(cause).__name__
         seq = cause.first_cause if isinstance(cause, RunFailure) else None
@@ -213,4 +213,4 @@ class Run:
         self._me.publish(
             RunFailed(failed_actor=actor, error=error, message=message, first_cause=seq), cause=seq
         )
-        return RunOutcome("failed", trainer.step, trainer.version, seconds, error, message, cause)
+        return RunOutcome("failed", trainer.version, trainer.version, seconds, error, message, cause)

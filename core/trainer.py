@@ -28,7 +28,7 @@ from ..events.types import (
 from .advantage import train_batch
 from .config import RunConfig
 from .evaluation import Evaluation
-from .failures import RunFailure, one_line, outcome_of
+from .failures import RunFailure, check_failure_share, one_line, outcome_of
 from .policies import Policy
 from .ports import Artifacts, Learner, LearnerGone, Payloads, PortError, TrainBatch, TrainResult
 from .projections import Group, View
@@ -107,6 +107,7 @@ def decide(view: View, config: RunConfig, policy: Policy) -> Action | None:
     if groups is not None:
         return Take(trainer.step, groups)
     if view.prompts.exhausted and not view.groups.in_flight and not view.groups.buffered:
+        check_failure_share(view.attempts, config.failures, whole_window=False)
         return Checkpoint() if at_end(view, config) else Finish("data_exhausted")
     return None
 

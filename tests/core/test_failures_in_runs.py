@@ -316,7 +316,7 @@ def test_a_learner_that_dies_ends_the_run_with_its_words() -> None:
     world.learner.on_train = die
     world.go()
     assert world.outcome is not None
-    assert (world.outcome.outcome, world.outcome.steps) == ("failed", 4)
+    assert (world.outcome.outcome, world.outcome.steps) == ("failed", 3)
     (failed,) = world.events(RunFailed)
     assert (failed.failed_actor, failed.error) == ("trainer", "learner_lost")
     assert "not finite" in failed.message
@@ -434,3 +434,24 @@ def test_messages_that_the_template_refuses_are_the_prompts_own_failure() -> Non
     assert completed(world.go())
     (quarantined,) = world.events(PromptQuarantined)
     assert (quarantined.index, quarantined.failure) == (2, "refused")
+
+
+@pytest.mark.parametrize("items", [2, 5])
+def test_a_run_whose_every_prompt_fails_is_no_success(items: int) -> None:
+    """When the data ends before the window of attempts is full, the share of failures is judged on what there is."""
+    world = World(
+        config(
+            run={"steps": 2},
+            data={"kind": "generated", "size": items, "epochs": 4},
+            failures={"attempts_max": 1, "strikes_max": 1, "window": 64},
+        )
+    )
+
+    async def broken(*_: Any) -> None:
+        raise ValueError("no such tool")
+
+    world.environment = lambda: SimulatedEnvironment(world.clock, on_step=broken)
+    world.go()
+    (failed,) = world.events(RunFailed)
+    assert failed.error == "too_many_failures"
+    assert failed.first_cause == world.records(TrajectoryFailed)[0].seq
