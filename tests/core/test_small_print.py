@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from worlds import World, config
 
 from eventrain.adapters.simulated.world import NumberedPrompts, SimulatedEnvironment
 from eventrain.core.collector import next_prompts
 from eventrain.core.collector import step as collect
 from eventrain.core.policies.targeted import Targeted
-from eventrain.core.ports import EngineInfo, GenerateRequest, PromptTooLong
+from eventrain.core.ports import EngineError, EngineGone, EngineInfo, GenerateRequest, PromptTooLong
 from eventrain.core.projections import Prompts, View
 from eventrain.core.trainer import Checkpoint, Finish, decide
 from eventrain.events.record import Record
@@ -19,6 +21,7 @@ from eventrain.events.types import (
     CheckpointCommitted,
     DataExhausted,
     EngineUp,
+    EvalCompleted,
     Event,
     GroupBuffered,
     GroupDispatched,
@@ -290,3 +293,81 @@ def test_only_a_prompts_own_failures_are_strikes_against_it() -> None:
         )
         view = begun(*dispatched(0, 0), ended)
         assert view.prompts.strikes[0] == strikes
+
+
+@pytest.mark.parametrize(
+    ("error", "times", "ended"),
+    [
+        (EngineError, 7, (4, 0)),
+        (EngineError, 8, (3, 1)),
+        (EngineGone, 2, (4, 0)),
+        (PromptTooLong, 1, (3, 1)),
+    ],
+)
+def test_an_evaluation_tries_again_what_training_would(
+    error: type[Exception], times: int, ended: tuple[int, int]
+) -> None:
+    """Engine failures have their budget and their delays in evaluations too; a refused item is not asked twice."""
+    world = World(config(run={"steps": 1}, eval={"every_steps": 1, "prompts": 4, "at_end": False}))
+    asked: list[int] = []
+
+    async def fail(request: GenerateRequest) -> None:
+        if request.request.startswith("eval0/2/"):
+            asked.append(world.clock.mono_ns())
+            if len(asked) <= times:
+                raise error("sabotage")
+
+    world.pool[0].on_generate = fail
+    world.go()
+    assert world.ledger.breaches == []
+    first = world.events(EvalCompleted)[0]
+    assert (first.completed, first.failed) == ended
+    assert len(asked) == (times if ended[1] else times + 1)
+    assert len(set(asked)) == len(asked)
+
+
+def test_a_reply_that_fills_the_context_ends_the_trajectory_there() -> None:
+    """The conversation stops before the tokens that do not fit, and is scored as it stands."""
+    world = World(
+        config(
+            run={"steps": 1}, rollout={"group_size": 4, "max_turns": 9, "max_tokens": 4, "context_tokens": 21}
+        ),
+        turns=9,
+    )
+    world.go()
+    for event in world.events(TrajectoryCompleted):
+        # three tokens each for the opening, an answer and a reply; 21 would leave no room for an answer
+        assert (event.stop_reason, event.turns) == ("context_full", 3)
+        assert event.prompt_tokens + event.completion_tokens == 18
+    assert world.ledger.breaches == []
+
+
+def test_every_turn_of_every_attempt_is_sampled_with_a_seed_of_its_own() -> None:
+    """No two requests of a run share a seed."""
+    world = World(config(run={"steps": 2}), turns=2)
+    seeds: list[int] = []
+
+    async def note(request: GenerateRequest) -> None:
+        seeds.append(request.seed)
+
+    world.pool[0].on_generate = note
+    world.go()
+    assert len(seeds) == 2 * 2 * 4 * 4
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_an_engine_is_known_to_be_paused_before_it_is_asked_to_pause() -> None:
+    """Otherwise requests would go on to an engine that drains, and it might never be empty."""
+    world = World(config(engine={"sync_mode": "drain"}), engines=2)
+    states: list[str] = []
+    for engine in world.pool:
+        pause = engine.pause
+
+        async def pausing(mode: Any, pause: Any = pause, name: str = engine.name) -> None:
+            world.bus.fold()
+            states.append(world.view.engines.by_name[name].state)
+            await pause(mode)
+
+        engine.pause = pausing  # type: ignore[method-assign]
+    world.go()
+    assert states == ["paused"] * 12
