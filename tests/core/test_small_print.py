@@ -235,11 +235,11 @@ def completed(trajectory: str) -> TrajectoryCompleted:
 
 
 def test_a_cancelled_attempt_is_not_tried_again() -> None:
-    """It was given up on purpose; the same attempt with an engine's error is tried again."""
+    """It was given up on purpose, and its group is not failed for it; the same attempt with an engine's error is tried again."""
     for failure, answered in (("cancelled", False), ("engine_error", True)):
         view = begun(*dispatched(0, 0), failed("0/0", failure=failure))
         decisions = collect(view, CONFIG, POLICY, NumberedPrompts(100))
-        assert any(isinstance(event, RetryScheduled) for event in decisions) is answered
+        assert any(isinstance(event, RetryScheduled | GroupFailed) for event in decisions) is answered
 
 
 def test_only_failures_that_mean_something_count_towards_the_limit() -> None:
@@ -371,3 +371,13 @@ def test_an_engine_is_known_to_be_paused_before_it_is_asked_to_pause() -> None:
         engine.pause = pausing  # type: ignore[method-assign]
     world.go()
     assert states == ["paused"] * 12
+
+
+def test_the_rows_of_a_batch_are_in_the_order_of_their_numbers() -> None:
+    """Trajectory 10 of a group comes after trajectory 9, whenever either was complete."""
+    world = World(config(run={"steps": 1}, rollout={"group_size": 12}))
+    world.pool[0].seconds = lambda request: 1 + request.seed % 9
+    world.go()
+    (batch,) = world.learner.batches
+    numbers = [int(row.trajectory.split("/")[1]) for row in batch.rows]
+    assert numbers == [*range(12)] * 4
