@@ -235,7 +235,7 @@ def completed(trajectory: str) -> TrajectoryCompleted:
 
 
 def test_a_cancelled_attempt_is_not_tried_again() -> None:
-    """It was given up on purpose, and its group is not failed for it; the same attempt with an engine's error is tried again."""
+    """It was given up on purpose, and its group is not failed for it; one that an engine failed is."""
     for failure, answered in (("cancelled", False), ("engine_error", True)):
         view = begun(*dispatched(0, 0), failed("0/0", failure=failure))
         decisions = collect(view, CONFIG, POLICY, NumberedPrompts(100))
