@@ -60,15 +60,24 @@ def eventrain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a run that never ends by itself and return once it has taken its first steps."""
-    process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), "run", "sim.toml", "--run-dir", "run", *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def started(
+    folder: Path, *arguments: str, hangups: signal.Handlers = signal.SIG_DFL
+) -> subprocess.Popen[str]:
+    """Start a run that never ends by itself and return once it has taken its first steps.
+
+    `hangups` is what the run inherits for SIGHUP, whatever these tests themselves were started with.
+    """
+    ours = signal.signal(signal.SIGHUP, hangups)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), "run", "sim.toml", "--run-dir", "run", *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, ours)
     assert process.stderr is not None
     no_step = {"environment.options.hang=true", "environment.options.fail=true"} & set(arguments)
     awaited = '"engine_up"' if no_step else '"step_completed"'
@@ -129,11 +138,7 @@ def test_sigterm_and_sighup_are_requests_to_end_too(folder: Path, number: signal
 
 def test_a_run_under_nohup_outlives_its_terminal(folder: Path) -> None:
     """A SIGHUP that whoever started the run has set to be ignored stays ignored: the run goes on."""
-    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a child inherits it, as nohup's does
-    try:
-        process = started(folder, "--set", "run.steps=10000")
-    finally:
-        signal.signal(signal.SIGHUP, ignored)
+    process = started(folder, "--set", "run.steps=10000", hangups=signal.SIG_IGN)
     with process, closing(process.stdout), closing(process.stderr):
         process.send_signal(signal.SIGHUP)
         later = LogReader(folder / "run" / "events").follow(len(events(folder / "run")))
