@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SETUP := $(PYTHON) scripts/install.py --venv $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test quick check bench docs clean help
+.PHONY: demo test quick check sim bench docs clean help
 
 demo: ## train the demo's policy from random weights and watch its reward climb (under three minutes)
 	@$(SETUP) demo
@@ -39,6 +39,10 @@ links:
 	@$(SETUP) test
 	@mkdir -p .build/eventrain
 	@for part in core events adapters; do ln -sfn ../../$$part .build/eventrain/$$part; done
+
+sim: ## run 1,000 random worlds in virtual time, and look for stalls and losses
+	@$(SETUP) test
+	@$(BIN)/eventrain simulate --chaos --seeds 1000
 
 bench: ## run every benchmark; each prints a table
 	@$(SETUP) bench

@@ -1,0 +1,176 @@
+"""Worlds at random: settings, latencies and faults of a run, drawn from a tape.
+
+Choice 0 is everywhere the plainest setting and no fault. Each place where something can go wrong is switched on or
+off for a whole run first, and then strikes by chance: so runs differ in character, instead of all having a little of
+everything. Faults end at `heal_s`, and from there on the run has to make progress.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .faults import PROMPT_CALLS, Fault
+from .scenario import Expect, Scenario, Surroundings
+from .tape import Tape
+
+
+def draw_scenario(tape: Tape) -> Scenario:
+    """Return the world that `tape` draws."""
+    world = _surroundings(tape)
+    config = _settings(tape, world)
+    faults = [*_call_faults(tape), *_event_faults(tape, world.engines)]
+    return Scenario(
+        name="chaos",
+        config=config,
+        world=world,
+        fault=tuple(faults),
+        expect=_expectation(config, faults),
+    )
+
+
+def _among(tape: Tape, *values: Any) -> Any:
+    return values[tape.draw("data", len(values))]
+
+
+def _surroundings(tape: Tape) -> Surroundings:
+    return Surroundings(
+        engines=_among(tape, 1, 2, 3),
+        turns=_among(tape, 1, 2),
+        rollout_s=_among(tape, 1.0, 0.2, 3.0),
+        environment_s=_among(tape, 0.1, 0.0, 1.0),
+        train_s=_among(tape, 2.0, 0.1, 6.0),
+        load_s=_among(tape, 0.1, 0.0, 1.0),
+        commit_s=_among(tape, 0.004, 0.0, 0.3),
+        spread=_among(tape, 1.0, 3.0, 10.0),
+        rewards=_among(tape, "mixed", "every_third_equal"),
+        heal_s=_among(tape, 30.0, 10.0, 60.0, 120.0),
+    )
+
+
+def _settings(tape: Tape, world: Surroundings) -> dict[str, dict[str, Any]]:
+    steps, per_step, staleness = _among(tape, 3, 2, 5, 8), _among(tape, 2, 1, 3), _among(tape, 1, 0, 2, 3)
+    epochs = _among(tape, 1, 2)
+    need = -(-steps * per_step // epochs)
+    window = per_step * (staleness + 1)
+    scheduler: dict[str, Any] = {"groups_per_step": per_step, "max_staleness": staleness}
+    permits, room = _among(tape, None, 1, per_step + 1), _among(tape, None, per_step, window + 2)
+    if permits is not None:
+        scheduler["permits"] = permits
+    if room is not None:
+        scheduler["buffer_groups"] = room
+    limit_s = _among(tape, 20.0, 8.0)
+    return {
+        "run": {"steps": steps, "seed": tape.draw("data", 1000)},
+        "data": {"size": need + _among(tape, 3 * need, need, 0, 1), "epochs": epochs},
+        "scheduler": scheduler,
+        "rollout": {"group_size": _among(tape, 2, 3), "max_turns": _among(tape, 2, 1)},
+        "algorithm": {"drop_zero_variance": _among(tape, False, True)},
+        "engine": {
+            "count": world.engines,
+            "sync_mode": _among(tape, "in_flight", "pause", "drain"),
+            "restarts_max": _among(tape, 20, 2, 0),
+        },
+        "eval": {"every_steps": _among(tape, 0, 1, 2), "prompts": _among(tape, 2, 5)},
+        "checkpoint": {"every_steps": _among(tape, 0, 1, 2), "at_end": _among(tape, True, False)},
+        "failures": {
+            "backoff_s": 0.5,
+            "attempts_max": _among(tape, 3, 1),
+            "strikes_max": _among(tape, 2, 1),
+            "share_max": _among(tape, 1.0, 0.5),
+            "window": 16,
+        },
+        "log": {"unsaved_max": _among(tape, 8192, 20)},
+        "deadlines": {
+            "start_s": limit_s,
+            # Drain ends only after what is in flight, and a tenfold latency is no fault.
+            "llm_call_s": 4 * limit_s,
+            "weight_sync_s": 5 * limit_s,
+            "env_reset_s": limit_s,
+            "env_step_s": 1.5 * limit_s,
+            "reward_s": limit_s,
+            "train_step_s": 10 * limit_s,
+            "publish_s": limit_s,
+            "eval_s": 20 * limit_s,
+            "checkpoint_s": limit_s,
+            "close_s": limit_s,
+        },
+    }
+
+
+CALLS: tuple[tuple[str, tuple[str, ...], int], ...] = (
+    ("engine.generate", ("error", "hang", "delay", "refuse", "too_long", "gone", "die", "lose_reply"), 2),
+    ("environment.step", ("error", "hang", "delay"), 3),
+    ("environment.reset", ("error", "hang", "delay"), 4),
+    ("environment.reward", ("nan", "error", "hang", "delay"), 4),
+    ("engine.load", ("error", "hang", "delay", "lose_reply"), 3),
+    ("engine.start", ("error", "hang", "delay"), 4),
+    ("engine.pause", ("error", "hang", "lose_reply"), 4),
+    ("engine.resume", ("error", "hang", "lose_reply"), 4),
+    ("engine.prepare", ("error", "hang"), 6),
+    ("engine.close", ("hang", "delay"), 6),
+    ("learner.checkpoint", ("error", "hang", "delay"), 4),
+    ("learner.train", ("delay", "error", "gone", "hang", "lose_reply"), 8),
+    ("learner.publish", ("delay", "error", "hang"), 10),
+    ("learner.start", ("delay", "error", "hang"), 12),
+    ("engine.generate", ("defect",), 16),
+    ("learner.train", ("defect",), 24),
+    ("disk", ("slow",), 4),
+)
+"""Where, what can happen there, and in one run of how many it does."""
+
+
+def _call_faults(tape: Tape) -> list[Fault]:
+    faults = []
+    for where, whats, one_in in CALLS:
+        if not tape.happens("fault", one_in):
+            continue
+        what = whats[tape.draw("fault", len(whats))]
+        seconds = (0.0, 0.5, 5.0, 40.0)[tape.draw("fault", 4)]
+        if what in ("delay", "slow"):
+            seconds = min(seconds, 8.0) or 2.0
+        often = (
+            where == "disk" or where in PROMPT_CALLS
+        )  # made a thousand times in a run, others a few dozen times
+        chance = ((20, 3, 8, 60) if often else (3, 1, 2, 6))[tape.draw("fault", 4)]
+        faults.append(Fault(where=where, what=what, one_in=chance, seconds=seconds))
+    return faults
+
+
+def _event_faults(tape: Tape, engines: int) -> list[Fault]:
+    faults = []
+    for one_in in (3, 6):
+        if tape.happens("fault", one_in):
+            engine = f"engine-{tape.draw('fault', engines)}"
+            faults.append(Fault(where="engine", what="die", engine=engine, at_event=tape.draw("fault", 400)))
+    if tape.happens("fault", 6):
+        faults.append(Fault(where="run", what="stop", at_event=tape.draw("fault", 600)))
+    if tape.happens("fault", 12):
+        faults.append(Fault(where="disk", what="full", at_event=tape.draw("fault", 600)))
+    return faults
+
+
+def _expectation(config: dict[str, dict[str, Any]], faults: list[Fault]) -> Expect:
+    """Return how a run with these faults may end: as failed only of what was done to it."""
+    outcomes, errors = ["completed"], []
+    places = {(fault.where, fault.what) for fault in faults}
+    wheres = {where for where, _ in places}
+    if (
+        any(where.startswith(("engine", "environment")) for where in wheres)
+        or (config["algorithm"]["drop_zero_variance"])
+    ):
+        outcomes.append("data_exhausted")
+    if ("run", "stop") in places:
+        outcomes.append("interrupted")
+    if any(where.startswith(("engine", "environment")) for where in wheres):
+        errors.append("too_many_failures")
+    if any(where.startswith("engine") for where in wheres):
+        errors.append("no_engine_left")
+    if any(where.startswith("learner") for where in wheres):
+        errors.append("learner_lost")
+    if ("disk", "full") in places:
+        errors.append("LogWriteError")
+    if any(what == "defect" for _, what in places):
+        errors.append("RuntimeError")
+    if errors:
+        outcomes.append("failed")
+    return Expect(outcome=tuple(outcomes), error=tuple(errors))

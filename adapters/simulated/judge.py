@@ -1,0 +1,215 @@
+"""The verdict on a simulated run: which law it broke, read from its log alone.
+
+On purpose it does not trust the projections that decide: it counts prompts and lags by itself, and takes the shipped
+ledger's findings on top.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...core.config import RunConfig
+from ...events.record import Record
+from ...events.types import (
+    BatchTaken,
+    Event,
+    GroupBuffered,
+    GroupDiscarded,
+    GroupDispatched,
+    GroupEvicted,
+    GroupFailed,
+    GroupFiltered,
+    InvariantBroken,
+    PromptDrawn,
+    PromptQuarantined,
+    PromptReturned,
+    RunFailed,
+    RunFinished,
+    StepCompleted,
+)
+from .simulation import Simulated
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A law that a run broke: its short name, and how."""
+
+    law: str
+    how: str
+
+
+def judge(run: Simulated) -> Broken | None:
+    """Return the first law that `run` broke, None if it kept them all and ended as its scenario expects."""
+    return next(_broken(run), None)
+
+
+def _broken(run: Simulated) -> Iterator[Broken]:
+    if run.stalled:
+        yield Broken("never stalls", run.stalled)
+        return
+    for breach in run.breaches:
+        yield Broken("ledger", breach)
+    for record in run.records:
+        if isinstance(record.event, InvariantBroken):
+            yield Broken("ledger", f"seq {record.seq} says that '{record.event.law}' was broken")
+    for error in run.errors:
+        yield Broken("no exception is lost", error)
+    last = run.records[-1].event if run.records else None
+    if not isinstance(last, RunFinished | RunFailed):
+        yield Broken("says how it ended", f"the last event is {getattr(last, 'kind', 'none')}")
+        return
+    yield from Prompts(run.records, run.config).broken(last)
+    yield from _unexpected(run, last)
+
+
+class Prompts:
+    """Follows every prompt through the log."""
+
+    def __init__(self, records: list[Record], config: RunConfig) -> None:
+        self.state: dict[int, str] = {}
+        self.found: list[Broken] = []
+        self._group: dict[int, GroupDispatched] = {}
+        self._taken: tuple[int, ...] = ()
+        self._trained: Counter[int] = Counter()
+        self._lag_max = config.scheduler.max_staleness
+        for record in records:
+            self._fold(record.event)
+
+    def broken(self, last: RunFinished | RunFailed) -> Iterator[Broken]:
+        """Yield what is wrong; a run that failed may end with a batch in training."""
+        yield from self.found
+        for prompt, count in self._trained.items():
+            if count > 1:
+                yield Broken("none trained twice", f"prompt {prompt} was trained {count} times")
+        allowed = {"trained", "filtered", "quarantined", "returned", "buffered"}
+        if isinstance(last, RunFailed):
+            allowed.add("taken")
+        lost = {prompt: state for prompt, state in self.state.items() if state not in allowed}
+        if lost:
+            some = ", ".join(f"{prompt} ({state})" for prompt, state in list(lost.items())[:5])
+            yield Broken("no prompt is lost", f"{len(lost)} prompts have no end: {some}")
+
+    def _fold(self, event: Event) -> None:
+        match event:
+            case PromptDrawn():
+                before = self.state.get(event.prompt, "returned")
+                if before != "returned":
+                    how = f"prompt {event.prompt} is drawn while it is {before}"
+                    self.found.append(Broken("none trained twice", how))
+                self.state[event.prompt] = "drawn"
+            case GroupDispatched():
+                self._group[event.group] = event
+                self.state[event.prompt] = "in flight"
+            case GroupBuffered():
+                self.state[self._group[event.group].prompt] = "buffered"
+            case GroupFiltered():
+                self.state[self._group[event.group].prompt] = "filtered"
+            case GroupFailed() | GroupDiscarded() | GroupEvicted():
+                self.state[self._group[event.group].prompt] = "left by its group"
+            case PromptReturned():
+                self.state[event.prompt] = "returned"
+            case PromptQuarantined():
+                self.state[event.prompt] = "quarantined"
+            case BatchTaken():
+                self._take(event)
+            case StepCompleted():
+                for group in self._taken:
+                    self.state[self._group[group].prompt] = "trained"
+                    self._trained[self._group[group].prompt] += 1
+
+    def _take(self, event: BatchTaken) -> None:
+        self._taken = event.groups
+        for group in event.groups:
+            dispatched = self._group[group]
+            self.state[dispatched.prompt] = "taken"
+            lag = event.step - dispatched.version
+            if lag > self._lag_max:
+                self.found.append(
+                    Broken("lag is bounded", f"group {group} has lag {lag}, max_staleness is {self._lag_max}")
+                )
+
+
+def _unexpected(run: Simulated, last: RunFinished | RunFailed) -> Iterator[Broken]:
+    """Yield what is not as the scenario expects."""
+    expect, events = run.scenario.expect, [record.event for record in run.records]
+    assert run.outcome is not None
+    outcome = run.outcome.outcome
+    if isinstance(last, RunFailed) and last.error == "buffer_wait_expired":
+        yield Broken("never stalls", f"only a deadline ended the run: {last.message}")
+    if outcome not in expect.outcome:
+        why = f": {last.error}: {last.message}" if isinstance(last, RunFailed) else ""
+        yield Broken("ends as it should", f"{outcome}{why}; expected {' or '.join(expect.outcome)}")
+    elif isinstance(last, RunFailed):
+        if expect.error and last.error not in expect.error:
+            yield Broken(
+                "ends as it should", f"failed of {last.error}: {last.message}; expected {expect.error}"
+            )
+        if expect.cause and expect.cause not in last.message:
+            yield Broken("ends as it should", f"the cause is '{last.message}', not '{expect.cause}'")
+    trained = sum(isinstance(event, StepCompleted) for event in events)
+    steps = expect.steps if expect.steps is not None else run.config.run.steps
+    if (expect.steps is not None or outcome == "completed") and trained != steps:
+        yield Broken("every step is trained", f"{trained} of {steps}")
+    if expect.seconds_max is not None and run.seconds > expect.seconds_max:
+        yield Broken("makes progress", f"took {run.seconds:.1f} virtual seconds of {expect.seconds_max:g}")
+    quarantined = [event.prompt for event in events if isinstance(event, PromptQuarantined)]
+    if expect.quarantined is not None and sorted(quarantined) != sorted(expect.quarantined):
+        yield Broken("ends as it should", f"quarantined {quarantined}, expected {list(expect.quarantined)}")
+    kinds = {record.event.kind for record in run.records}  # type: ignore[attr-defined]
+    for kind in expect.some:
+        if kind not in kinds:
+            yield Broken("ends as it should", f"no event is {kind}")
+    for kind in expect.none:
+        if kind in kinds:
+            yield Broken("ends as it should", f"an event is {kind}")
+    yield from _late_progress(run)
+
+
+def _late_progress(run: Simulated) -> Iterator[Broken]:
+    """Demand progress once the world is healed: something that moves the run, within a budget that it resets."""
+    heal_s = run.scenario.world.heal_s
+    if heal_s is None:
+        return
+    budget_s, healed_ns = progress_budget_s(run.config), round(heal_s * 1e9)
+    since = healed_ns
+    for record in run.records:
+        if record.mono - max(since, healed_ns) > budget_s * 1e9:
+            yield Broken(
+                "makes progress",
+                f"nothing moved the run from {since / 1e9:.0f} s to seq {record.seq} at {record.mono / 1e9:.0f} s, "
+                f"and all was healed at {heal_s:g} s (budget {budget_s:.0f} s)",
+            )
+            return
+        if isinstance(record.event, PROGRESS):
+            since = record.mono
+
+
+PROGRESS = (
+    BatchTaken,
+    StepCompleted,
+    GroupBuffered,
+    GroupFiltered,
+    PromptQuarantined,
+    RunFinished,
+    RunFailed,
+)
+
+
+def progress_budget_s(config: RunConfig) -> float:
+    """Return how long a healed run may go without moving.
+
+    What hangs when the world is healed has to expire first; then an engine may need its restart, and an attempt its
+    turn, each within its deadline.
+    """
+    limits = config.deadlines
+    calls = (
+        limits.llm_call_s
+        + limits.env_reset_s
+        + limits.env_step_s * config.rollout.max_turns
+        + limits.reward_s
+    )
+    engines = limits.close_s + limits.start_s + limits.weight_sync_s
+    rest = limits.train_step_s + limits.publish_s + limits.eval_s + limits.checkpoint_s + limits.durable_s
+    return 2 * (calls + engines) + rest + config.failures.backoff_max_s
