@@ -17,6 +17,7 @@ from ..events.types import (
     GroupBuffered,
     GroupDiscarded,
     GroupDispatched,
+    GroupEvicted,
     GroupFailed,
     GroupFiltered,
     PromptDrawn,
@@ -26,7 +27,7 @@ from ..events.types import (
 )
 from .config import RunConfig
 from .failures import GiveUp, check_failure_share, respond
-from .policies import Policy
+from .policies import Eviction, Policy
 from .ports import PromptSource
 from .projections import Group, Prompts, View
 from .rollout import Rollouts
@@ -39,11 +40,28 @@ def step(view: View, config: RunConfig, policy: Policy, source: PromptSource) ->
     Raises `RunFailure` when too many attempts failed lately.
     """
     check_failure_share(view.attempts, config.failures, whole_window=True)
+    evictions = [event for eviction in policy.evict(view, config) for event in evicted(view, eviction)]
+    if evictions:
+        return evictions  # nothing else is to be decided about these groups
     decisions: list[Event] = [finish_group(view.groups.live[number], config) for number in view.groups.whole]
     decisions += answer_failures(view, config)
     if decisions:
         return decisions  # they change what is due; the next look plans on the state that they make
     return plan_dispatches(view, config, policy, source)
+
+
+def evicted(view: View, eviction: Eviction) -> list[Event]:
+    """Return the end of a group that the policy gives up, and its prompt's way back."""
+    group = view.groups.live[eviction.group]
+    if eviction.surplus:
+        return [
+            GroupDiscarded(group=group.group, reason="surplus"),
+            PromptReturned(prompt=group.prompt, reason="discarded"),
+        ]
+    return [
+        GroupEvicted(group=group.group, lag=eviction.lag),
+        PromptReturned(prompt=group.prompt, reason="evicted"),
+    ]
 
 
 def finish_group(group: Group, config: RunConfig) -> GroupBuffered | GroupFiltered:
@@ -226,7 +244,9 @@ class Collector:
                 dispatched.append((decision, record.seq))
             elif isinstance(decision, RetryScheduled):
                 self.rollouts.retry(decision, record.seq, tasks)
-            elif isinstance(decision, GroupFailed | GroupBuffered | GroupFiltered):
+            elif isinstance(
+                decision, GroupFailed | GroupBuffered | GroupFiltered | GroupEvicted | GroupDiscarded
+            ):
                 self.rollouts.end_group(decision.group)
         per_epoch = len(self.source)
         for group, seq in dispatched:

@@ -91,14 +91,18 @@ class RolloutSection(Section):
 class SchedulerSection(Section):
     """Which groups are generated when."""
 
-    policy: Literal["targeted"] = Field(
-        "targeted", description="'targeted': every group is meant for one step."
+    policy: Literal["targeted", "capacity", "windowed"] = Field(
+        "targeted",
+        description="'targeted': every group is meant for one step, which waits for it. 'capacity': the number of "
+        "groups is bounded, and first finished is first trained. 'windowed': a group that is too slow for "
+        "max_staleness is given up. See docs/policies.md.",
     )
     groups_per_step: int = Field(ge=1, description="Groups that one optimizer step trains.")
     max_staleness: int = Field(
         1,
         ge=0,
-        description="Versions a group may lag behind the step that trains it; 0 is synchronous training.",
+        description="Versions a group may lag behind the step that trains it, with 'capacity' in the mean only; "
+        "0 is synchronous training.",
     )
     permits: int | None = Field(
         None, ge=1, description="Groups in flight at most; default: groups_per_step x (max_staleness + 1)."
@@ -260,6 +264,12 @@ class RunConfig(Section):
             raise ValueError(
                 f"scheduler.buffer_groups is {scheduler.buffer_groups}, but a step needs "
                 f"scheduler.groups_per_step = {scheduler.groups_per_step}: no step could ever start"
+            )
+        window = scheduler.groups_per_step * (scheduler.max_staleness + 1)
+        if scheduler.policy == "capacity" and scheduler.permits_or_default > window:
+            raise ValueError(
+                f"scheduler.permits is {scheduler.permits}, but scheduler.policy = 'capacity' never has more than "
+                f"scheduler.groups_per_step x (scheduler.max_staleness + 1) = {window} groups in flight"
             )
         if rollout.max_tokens >= rollout.context_tokens:
             raise ValueError(

@@ -220,11 +220,7 @@ class TrainerActor:
         if self._waits_to_evaluate():
             version = self.view.trainer.published
             return Edge("engine_available", f"an engine to evaluate version {version}", "none serves")
-        groups, step = self.view.groups, self.view.trainer.step
-        have = len(groups.buffered_by_target.get(step, ()))
-        flying = groups.in_flight_by_target[step]
-        need = self.config.scheduler.groups_per_step
-        return Edge("buffer_ready", f"step {step}: {need} groups", f"{have} buffered, {flying} in flight")
+        return self.policy.why_waiting(self.view, self.config)
 
     def _enter(self, phase: Phase) -> None:
         if self.view.trainer.phase != phase:

@@ -193,11 +193,15 @@ class PromptQuarantined(Event):
 
 
 class PromptReturned(Event):
-    """A drawn prompt went back untrained: 'discarded' ones are drawn first, 'failed' ones after all fresh ones."""
+    """A drawn prompt went back untrained.
+
+    'discarded' ones are drawn first, 'failed' ones after all fresh ones; 'evicted' ones first, and from the second
+    time on after all fresh ones.
+    """
 
     kind: Literal["prompt_returned"] = "prompt_returned"
     prompt: int
-    reason: Literal["discarded", "failed"]
+    reason: Literal["discarded", "failed", "evicted"]
 
 
 class DataExhausted(Event):
@@ -209,7 +213,11 @@ class DataExhausted(Event):
 
 
 class GroupDispatched(Event):
-    """Group `group` starts: `size` trajectories of one prompt, meant for step `target`."""
+    """Group `group` starts: `size` trajectories of one prompt, meant for step `target`.
+
+    What the target means is the policy's: the one step that trains it (targeted), the step that it is counted for
+    (capacity), the last step that may train it (windowed).
+    """
 
     kind: Literal["group_dispatched"] = "group_dispatched"
     group: int
@@ -252,11 +260,11 @@ class GroupFailed(Event):
 
 
 class GroupEvicted(Event):
-    """A buffered group became too stale to be trained."""
+    """A group, buffered or in flight, became too stale to be trained; what still runs of it is cancelled."""
 
     kind: Literal["group_evicted"] = "group_evicted"
     group: int
-    lag: int
+    lag: int = Field(description="the lag that the next step would have trained it with")
 
 
 class GroupDiscarded(Event):

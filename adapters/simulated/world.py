@@ -37,7 +37,10 @@ async def nothing(*_: object) -> None:
 
 @dataclass
 class SimulatedEngine:
-    """An engine that answers after `seconds(request)` with `length(request)` tokens of its current version."""
+    """An engine that answers after `seconds(request)` with `length(request)` tokens of its current version.
+
+    It answers `slots` requests at a time; the others queue, first come first served.
+    """
 
     name: str
     clock: Clock
@@ -54,6 +57,7 @@ class SimulatedEngine:
     _running: asyncio.Event = field(default_factory=asyncio.Event)
     _in_flight: int = 0
     _died: asyncio.Event = field(default_factory=asyncio.Event)
+    _places: asyncio.Semaphore = field(default_factory=asyncio.Semaphore)
 
     async def prepare(self) -> None:
         """Have nothing to prepare."""
@@ -63,7 +67,7 @@ class SimulatedEngine:
         await self.on_start(version)
         self.alive, self.version = True, version
         self._running.set()
-        self._died = asyncio.Event()
+        self._died, self._places = asyncio.Event(), asyncio.Semaphore(self.slots)
         return EngineInfo(self.context_tokens, self.slots, "simulated")
 
     def die(self) -> None:
@@ -80,7 +84,7 @@ class SimulatedEngine:
         self._in_flight += 1
         try:
             async with asyncio.TaskGroup() as tasks:
-                answer = tasks.create_task(self._answer(request))
+                answer = tasks.create_task(self._in_turn(request))
                 died = tasks.create_task(self._died.wait())
                 await asyncio.wait({answer, died}, return_when=asyncio.FIRST_COMPLETED)
                 died.cancel()
@@ -93,7 +97,12 @@ class SimulatedEngine:
             raise EngineGone(f"{self.name} died")
         return answer.result()
 
-    async def _answer(self, request: GenerateRequest) -> Generation:
+    async def _in_turn(self, request: GenerateRequest) -> Generation:
+        since_ns = self.clock.mono_ns()
+        async with self._places:
+            return await self._answer(request, (self.clock.mono_ns() - since_ns) / 1e9)
+
+    async def _answer(self, request: GenerateRequest, queue_s: float) -> Generation:
         await self._running.wait()
         await self.on_generate(request)
         count = min(self.length(request), request.max_tokens)
@@ -103,7 +112,7 @@ class SimulatedEngine:
         await self.clock.sleep(self.seconds(request) / 2)
         head = count // 2 if self.version != first else 0
         spans = ((first, head), (self.version, count - head)) if head else ((self.version, count),)
-        return Generation([7] * count, [-1.0] * count, spans, "stop", 0.0)
+        return Generation([7] * count, [-1.0] * count, spans, "stop", queue_s)
 
     async def pause(self, mode: SyncMode) -> None:
         """Stop; ``drain`` waits for what is in flight."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ..config import RunConfig
 from ..projections import View
 from ..waits import Edge
-from .dispatch import Dispatch
+from .dispatch import Dispatch, Eviction, data_ended, room
 
 
 class Targeted:
@@ -37,17 +37,17 @@ class Targeted:
 
     def plan(self, view: View, config: RunConfig) -> Sequence[Dispatch]:
         """Fill the window, lowest target first, within the permits and the room of the buffer."""
-        scheduler = config.scheduler
-        free = min(
-            scheduler.permits_or_default - view.groups.in_flight,
-            scheduler.buffer_or_default - view.groups.in_flight - view.groups.buffered,
-        )
+        free = room(view, config)
         due: list[Dispatch] = []
         for target in self.window(view, config):
             version = view.engines.generation_version
             assert version is not None
             due += [Dispatch(target, version)] * min(self.short(view, config, target), free - len(due))
         return due
+
+    def evict(self, view: View, config: RunConfig) -> Sequence[Eviction]:
+        """Give up nothing: every group's step waits for it."""
+        return []
 
     def why_idle(self, view: View, config: RunConfig) -> Edge:
         """Name the version that would widen the window, or the permit that would let it be filled."""
@@ -73,9 +73,15 @@ class Targeted:
         waiting = view.groups.buffered_by_target.get(step, [])
         if len(waiting) >= per_step:
             return tuple(waiting[:per_step])
-        ended = view.prompts.exhausted and not view.groups.in_flight
-        if ended and view.groups.buffered:
+        if data_ended(view) and view.groups.buffered:
             oldest_first = sorted(view.groups.buffered_by_target)
             left = [group for target in oldest_first for group in view.groups.buffered_by_target[target]]
             return tuple(left[:per_step])
         return None
+
+    def why_waiting(self, view: View, config: RunConfig) -> Edge:
+        """Say how many groups of its own the next step has."""
+        step, need = view.trainer.step, config.scheduler.groups_per_step
+        have = len(view.groups.buffered_by_target.get(step, ()))
+        flying = view.groups.in_flight_by_target[step]
+        return Edge("buffer_ready", f"step {step}: {need} groups", f"{have} buffered, {flying} in flight")

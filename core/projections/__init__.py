@@ -10,6 +10,7 @@ from ...events.types import Event
 from .engines import Engines, EngineStatus
 from .fold import Folded, Handler, on
 from .groups import Completed, Group, Groups
+from .pace import Pace
 from .progress import EvalRow, Progress, StepRow
 from .prompts import Prompts
 from .trainer import Trainer
@@ -25,6 +26,7 @@ __all__ = [
     "Folded",
     "Group",
     "Groups",
+    "Pace",
     "Progress",
     "Prompts",
     "StepRow",
@@ -47,6 +49,7 @@ class View:
     waits: Waits = field(default_factory=Waits)
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress = field(default_factory=Progress)
+    pace: Pace = field(default_factory=Pace)
     last_seq: int = -1
     """Newest record folded."""
     last_ts: int = 0
@@ -62,6 +65,7 @@ class View:
             self.waits,
             self.attempts,
             self.progress,
+            self.pace,
         )
         for part in parts:
             for event, handler in part.handlers.items():

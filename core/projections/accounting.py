@@ -110,6 +110,7 @@ class Ledger(Folded):
     _phase_since: int = 0
     _started: int = 0
     _limits: dict[str, int] = field(default_factory=dict)
+    _per_step: int = 0
 
     def apply(self, record: Record) -> None:
         """Check that `record` may follow what came before, and enter it in the books."""
@@ -140,10 +141,13 @@ class Ledger(Folded):
             return
         window = per_step * (staleness + 1)
         self._limits = {
-            "lag": staleness,
             "in_flight": scheduler.get("permits") or window,
             "buffered": scheduler.get("buffer_groups") or window,
         }
+        # The policy of count bounds the lag of all groups together, and not that of each.
+        by_count = scheduler.get("policy") == "capacity"
+        self._limits["capacity" if by_count else "lag"] = staleness
+        self._per_step = per_step
 
     @on(RunResumed)
     def _run_resumed(self, record: Record, event: RunResumed) -> None:
@@ -192,6 +196,7 @@ class Ledger(Folded):
         self._alive[event.group], self._dispatch[event.group] = "in_flight", event
         self.groups["in_flight"] += 1
         self._bounded("in_flight", record)
+        self._counted(record, event)
         if self._prompts.get(event.prompt) != "alive":
             self._broken("prompts", record, "a group of a drawn prompt", f"group {event.group} has none")
 
@@ -269,6 +274,16 @@ class Ledger(Folded):
         limit = self._limits.get(state)
         if limit is not None and self.groups[state] > limit:
             self._broken(f"{state} limit", record, f"at most {limit} groups", str(self.groups[state]))
+
+    def _counted(self, record: Record, event: GroupDispatched) -> None:
+        """Check the count of the capacity policy: accepted + running against (staleness + step) x groups a step."""
+        if "capacity" in self._limits:
+            count = sum(self.groups[state] for state in (*ALIVE, "trained"))
+            limit = (self._limits["capacity"] + event.version + 1) * self._per_step
+            if count > limit:
+                self._broken(
+                    "capacity", record, f"at most {limit} groups by version {event.version}", str(count)
+                )
 
     # Prompts
 

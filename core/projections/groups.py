@@ -73,6 +73,8 @@ class Groups(Folded):
     in_flight_by_target: Counter[int] = field(default_factory=Counter)
     buffered_by_target: dict[int, list[int]] = field(default_factory=dict)
     """Buffered groups of each target, oldest first."""
+    buffer: list[int] = field(default_factory=list)
+    """All buffered groups, the one buffered first first."""
     whole: list[int] = field(default_factory=list)
     """In-flight groups with every trajectory complete, on which the collector has not yet decided."""
     unanswered: dict[str, tuple[int, TrajectoryFailed]] = field(default_factory=dict)
@@ -140,6 +142,7 @@ class Groups(Folded):
         self._leave_flight(group)
         group.state = "buffered"
         self.buffered += 1
+        self.buffer.append(group.group)
         self.buffered_by_target.setdefault(group.target, []).append(group.group)
 
     @on(BatchTaken)
@@ -187,6 +190,7 @@ class Groups(Folded):
 
     def _leave_buffer(self, group: Group) -> None:
         self.buffered -= 1
+        self.buffer.remove(group.group)
         waiting = self.buffered_by_target[group.target]
         waiting.remove(group.group)
         if not waiting:

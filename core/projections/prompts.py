@@ -9,7 +9,9 @@ from ...events.record import Record
 from ...events.types import (
     BatchTaken,
     DataExhausted,
+    GroupDiscarded,
     GroupDispatched,
+    GroupEvicted,
     GroupFailed,
     GroupFiltered,
     PromptDrawn,
@@ -35,12 +37,14 @@ class Prompts(Folded):
     returned: list[int] = field(default_factory=list)
     """To be drawn before any fresh one."""
     set_aside: list[int] = field(default_factory=list)
-    """Failed once, to be drawn when no fresh one is left."""
+    """Failed once, or evicted more than once, to be drawn when no fresh one is left."""
     index_of_returned: dict[int, int] = field(default_factory=dict)
     prompt_of: dict[int, int] = field(default_factory=dict)
     """Live group -> prompt."""
     strikes: Counter[int] = field(default_factory=Counter)
     """Failed groups by dataset index that were the prompt's own fault."""
+    evictions: Counter[int] = field(default_factory=Counter)
+    """Evicted groups by prompt."""
     quarantined: dict[int, str] = field(default_factory=dict)
     """Dataset index -> why it is never drawn again."""
     ended: Counter[str] = field(default_factory=Counter)
@@ -76,10 +80,22 @@ class Prompts(Folded):
             self.strikes[self.alive[self.prompt_of[event.group]]] += 1
         del self.prompt_of[event.group]
 
+    @on(GroupEvicted)
+    def _evicted(self, record: Record, event: GroupEvicted) -> None:
+        self.evictions[self.prompt_of.pop(event.group)] += 1
+
+    @on(GroupDiscarded)
+    def _discarded(self, record: Record, event: GroupDiscarded) -> None:
+        self.prompt_of.pop(event.group, None)  # one that was taken for a batch has left it before
+
     @on(PromptReturned)
     def _returned(self, record: Record, event: PromptReturned) -> None:
         self.index_of_returned[event.prompt] = self.alive.pop(event.prompt)
-        (self.returned if event.reason == "discarded" else self.set_aside).append(event.prompt)
+        first = event.reason == "discarded" or (
+            event.reason == "evicted"
+            and self.evictions[event.prompt] < 2  # else the slow ones take every slot
+        )
+        (self.returned if first else self.set_aside).append(event.prompt)
         self.exhausted = False
 
     @on(PromptQuarantined)
