@@ -58,6 +58,9 @@ def _settings(tape: Tape, world: Surroundings) -> dict[str, dict[str, Any]]:
         scheduler["permits"] = permits
     if room is not None:
         scheduler["buffer_groups"] = room
+    scheduler["policy"] = _among(tape, "targeted", "capacity", "windowed")
+    if scheduler["policy"] == "capacity" and permits is not None:
+        scheduler["permits"] = min(permits, window)  # more is refused: it could never be used
     limit_s = _among(tape, 20.0, 8.0)
     return {
         "run": {"steps": steps, "seed": tape.draw("data", 1000)},

@@ -73,7 +73,8 @@ class Prompts:
         self._group: dict[int, GroupDispatched] = {}
         self._taken: tuple[int, ...] = ()
         self._trained: Counter[int] = Counter()
-        self._lag_max = config.scheduler.max_staleness
+        bounded = config.scheduler.policy != "capacity"  # whose bound is the ledger's count, not a group's lag
+        self._lag_max = config.scheduler.max_staleness if bounded else config.run.steps
         for record in records:
             self._fold(record.event)
 
