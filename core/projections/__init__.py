@@ -10,6 +10,8 @@ from ...events.types import Event
 from .engines import Engines, EngineStatus
 from .fold import Folded, Handler, on
 from .groups import Completed, Group, Groups
+from .movement import Hole, Movement
+from .outstanding import Effect, Outstanding
 from .progress import EvalRow, Progress, StepRow
 from .prompts import Prompts
 from .trainer import Trainer
@@ -19,12 +21,16 @@ __all__ = [
     "Attempt",
     "Attempts",
     "Completed",
+    "Effect",
     "EngineStatus",
     "Engines",
     "EvalRow",
     "Folded",
     "Group",
     "Groups",
+    "Hole",
+    "Movement",
+    "Outstanding",
     "Progress",
     "Prompts",
     "StepRow",
@@ -47,6 +53,8 @@ class View:
     waits: Waits = field(default_factory=Waits)
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress = field(default_factory=Progress)
+    outstanding: Outstanding = field(default_factory=Outstanding)
+    movement: Movement = field(default_factory=Movement)
     last_seq: int = -1
     """Newest record folded."""
     last_ts: int = 0
@@ -62,6 +70,8 @@ class View:
             self.waits,
             self.attempts,
             self.progress,
+            self.outstanding,
+            self.movement,
         )
         for part in parts:
             for event, handler in part.handlers.items():
