@@ -1,4 +1,4 @@
-"""The `eventrain` command: one group, five commands, and one place where exceptions become lines."""
+"""The `eventrain` command: one group, six commands, and one place where exceptions become lines."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .events_command import events_command
 from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure
 from .run_command import run_command
 from .show_command import show_command
+from .stalls_command import stalls_command
 from .status_command import status_command
 
 HELP = """Asynchronous reinforcement learning of language models; a run is the fold of its event log.
@@ -29,6 +30,7 @@ Look at a run, going on or ended:
   eventrain status RUN              where it stands
   eventrain events RUN --follow     what happens
   eventrain show RUN 57/3           one trajectory
+  eventrain stalls RUN              when it stood still, and why
 """
 
 
@@ -76,7 +78,7 @@ def commands() -> None:
     """Hold the commands."""
 
 
-for _command in (run_command, demo_command, status_command, events_command, show_command):
+for _command in (run_command, demo_command, status_command, events_command, show_command, stalls_command):
     commands.add_command(_command)
 
 
