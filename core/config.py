@@ -251,7 +251,7 @@ class WatchdogSection(Section):
         20,
         gt=1,
         description="An effect is overdue when it is this many times older than 99 % of the finished ones of its kind "
-        "became.",
+        "became; later where a few of them took much longer than the rest.",
     )
     overdue_floor_s: float = Field(
         60,

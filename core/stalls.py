@@ -21,7 +21,9 @@ StallKind = Literal["deadlock", "overdue", "livelock", "degraded", "silent_loss"
 
 ASLEEP_S = 1.0
 """How long an actor may wait although its decision is due, before it counts as asleep."""
-SEEN_MIN = 64
+DECADES = 6
+"""How far the tail of the durations seen is continued, as a power law: one in 10^8 may be older and healthy."""
+SEEN_MIN = 256
 """Finished effects of a kind before their durations say what is usual."""
 ROUNDS = 4
 """Windows of attempts without one usable group that are a livelock."""
@@ -211,8 +213,9 @@ def deadline_s(kind: str, deadlines: DeadlineSection) -> float | None:
 def limits_s(view: View, config: RunConfig) -> dict[str, float]:
     """Return the age in seconds from which an effect of each kind is overdue.
 
-    That is `overdue_factor` times what 99 % of the finished ones took, and never less than the floor. Before
-    `SEEN_MIN` have finished it is not less than half the hard deadline either.
+    That is `overdue_factor` times what 99 % of the finished ones took, more where their tail is heavy (what 99 %
+    took is far from what 90 % took), and never less than the floor. Before
+    `SEEN_MIN` have finished it is not less than three quarters of the hard deadline either.
     """
     settings, limits = config.watchdog, {}
     for kind in _DEADLINES:
@@ -220,9 +223,12 @@ def limits_s(view: View, config: RunConfig) -> dict[str, float]:
         assert hard_s is not None
         floor_s = min(settings.overdue_floor_s, hard_s / 4)
         seen = view.outstanding.finished.get(kind)
-        usual_s = settings.overdue_factor * seen.quantile_s(0.99) if seen is not None else 0.0
+        usual_s = 0.0
+        if seen is not None and seen.count:
+            most_s, many_s = seen.quantile_s(0.99), seen.quantile_s(0.9)
+            usual_s = most_s * max(settings.overdue_factor, (most_s / many_s) ** DECADES)
         few = seen is None or seen.count < SEEN_MIN
-        limits[kind] = max(floor_s, usual_s, hard_s / 2 if few else 0.0)
+        limits[kind] = max(floor_s, usual_s, hard_s * 3 / 4 if few else 0.0)
     return limits
 
 
