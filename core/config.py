@@ -239,6 +239,42 @@ class LogSection(Section):
     unsaved_max: int = Field(8192, ge=1, description="Events not yet on disk before dispatching waits.")
 
 
+class WatchdogSection(Section):
+    """When a run that does not move is reported, and what follows.
+
+    A deadlock is proven from the events, at the event after which nothing can move, and has no setting. Reports are
+    the events `stall_detected` and `stall_cleared`; `eventrain stalls RUN` lists them.
+    """
+
+    on_stall: Literal["warn", "abort"] = Field(
+        "warn",
+        description="'abort' ends the run with the cause of a deadlock, a livelock or a silent loss. Overdue effects "
+        "have their deadlines, and a degraded run goes on.",
+    )
+    overdue_factor: float = Field(
+        20,
+        gt=1,
+        description="An effect is overdue when it is this many times older than 99 % of the finished ones of its kind "
+        "became; later where a few of them took much longer than the rest.",
+    )
+    overdue_floor_s: float = Field(
+        60,
+        gt=0,
+        description="No effect is overdue before this many seconds, or a quarter of its deadline if that is less.",
+    )
+    livelock_s: float = Field(
+        600,
+        gt=0,
+        description="Seconds without a step or a new usable group, while attempts keep ending, that are a livelock.",
+    )
+    degraded_s: float = Field(
+        120, gt=0, description="Seconds of low use of the engines, with work at hand, before it is reported."
+    )
+    degraded_share: float = Field(
+        0.25, gt=0, lt=1, description="Share of the engines' slots below which their use is low."
+    )
+
+
 class RunConfig(Section):
     """The whole configuration of a run."""
 
@@ -256,6 +292,7 @@ class RunConfig(Section):
     deadlines: DeadlineSection = DeadlineSection()
     failures: FailureSection = FailureSection()
     log: LogSection = LogSection()
+    watchdog: WatchdogSection = WatchdogSection()
 
     @model_validator(mode="after")
     def _numbers_that_can_make_progress(self) -> RunConfig:

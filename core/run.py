@@ -18,13 +18,14 @@ from .config import RunConfig
 from .engine_pool import EnginePool
 from .evaluation import Evaluation
 from .failures import RunFailure, first_leaf, one_line
-from .policies import policy_for
+from .policies import Policy, policy_for
 from .ports import Payloads, Ports
 from .projections import View
 from .projections.accounting import Breach, Ledger
 from .rollout import Rollouts
 from .trainer import TrainerActor
 from .waits import Expired, Waiter
+from .watchdog import Watch, Watchdog, due_actors
 from .weight_sync import WeightSync
 
 T = TypeVar("T")
@@ -48,17 +49,27 @@ class RunOutcome:
 class Run:
     """One run on given ports, bus and payload store.
 
-    Make it, look at `view` while it runs, await `conduct` once.
+    Make it, look at `view` while it runs, await `conduct` once. `policy` is used in place of the configured one.
     """
 
-    def __init__(self, config: RunConfig, ports: Ports, bus: Bus, payloads: Payloads) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        ports: Ports,
+        bus: Bus,
+        payloads: Payloads,
+        *,
+        policy: Policy | None = None,
+    ) -> None:
         self.config = config
+        self.policy = policy or policy_for(config)
         self.ports = ports
         self.bus = bus
         self.payloads = payloads
         self.view = bus.register(View())
         self.view.attempts.keep = config.failures.window
         self.ledger = bus.register(Ledger())
+        self.watch = bus.register(Watch(self.view))
         self._me = Waiter(bus, ports.clock, "run")
         self._first: tuple[str, BaseException] | None = None
 
@@ -78,6 +89,7 @@ class Run:
                 host=str(facts.get("host", "")),
                 pid=int(facts.get("pid", 0)),
                 prompts=len(self.ports.prompts),
+                engines=len(self.ports.engines),
             )
         )
         outcome = ""
@@ -106,7 +118,7 @@ class Run:
         rollouts = Rollouts(
             config, ports.environments, ports.renderer, pool, self.payloads, self._waiter("rollout")
         )
-        policy = policy_for(config)
+        policy = self.policy
         collector = Collector(view, config, policy, ports.prompts, rollouts, self._waiter("collector"))
         trainer = TrainerActor(
             view,
@@ -128,6 +140,7 @@ class Run:
                     ("auditor", self._audit()),
                     ("run", self._obey(stop)),
                     ("engine_pool", pool.run()),
+                    ("watchdog", self._watchdog().run()),
                 )
             ]
             outcome = await self._supervised("trainer", trainer.run())
@@ -140,6 +153,13 @@ class Run:
 
     def _waiter(self, actor: str) -> Waiter:
         return Waiter(self.bus, self.ports.clock, actor)
+
+    def _watchdog(self) -> Watchdog:
+        def due() -> list[str]:
+            ports = self.ports
+            return due_actors(self.view, self.config, self.policy, ports.prompts, len(ports.engines))
+
+        return Watchdog(self.watch, self.ledger, self.config, due, self._waiter("watchdog"))
 
     def _evaluation(self, rollouts: Rollouts) -> Evaluation | None:
         if self.ports.eval_prompts is None:

@@ -103,6 +103,9 @@ class RunStarted(Event):
     host: str
     pid: int
     prompts: int = Field(description="items in one epoch of the data")
+    engines: int | None = Field(
+        default=None, description="engines that are to come up; None in logs of before it was said"
+    )
 
 
 class RunResumed(Event):
@@ -659,6 +662,9 @@ class StallDetected(Event):
     stall_kind: Literal["deadlock", "overdue", "livelock", "degraded", "silent_loss"]
     chain: tuple[str, ...]
     sentence: str
+    first_cause: int | None = Field(
+        default=None, description="seq of the event that shows the first cause, where one does"
+    )
 
 
 class StallCleared(Event):

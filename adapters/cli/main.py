@@ -17,6 +17,7 @@ from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failu
 from .run_command import run_command
 from .show_command import show_command
 from .simulate_command import simulate_command
+from .stalls_command import stalls_command
 from .status_command import status_command
 
 HELP = """Asynchronous reinforcement learning of language models; a run is the fold of its event log.
@@ -30,6 +31,7 @@ Look at a run, going on or ended:
   eventrain status RUN              where it stands
   eventrain events RUN --follow     what happens
   eventrain show RUN 57/3           one trajectory
+  eventrain stalls RUN              when it stood still, and why
 \b
 Try to break it, in virtual time:
   eventrain simulate --chaos --seeds 100
@@ -80,7 +82,15 @@ def commands() -> None:
     """Hold the commands."""
 
 
-for _command in (run_command, demo_command, status_command, events_command, show_command, simulate_command):
+for _command in (
+    run_command,
+    demo_command,
+    status_command,
+    events_command,
+    show_command,
+    stalls_command,
+    simulate_command,
+):
     commands.add_command(_command)
 
 

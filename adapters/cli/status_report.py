@@ -83,6 +83,7 @@ class RunStatus:
                 self.resumed += 1
             case RunFinished() | RunFailed() as event:
                 self.ended = event
+                self.stalls.clear()
             case CheckpointCommitted() as event:
                 self.checkpoint = event
             case CheckpointFailed():
@@ -321,7 +322,7 @@ def _troubles(status: RunStatus) -> list[tuple[str, str]]:
         rows.append(("deadlines", f"expired: {expired}"))
     if status.checkpoints_failed:
         rows.append(("checkpoints", f"{status.checkpoints_failed} failed"))
-    rows += [("stall", stall.sentence) for stall in status.stalls.values()]
+    rows += [("stall", f"{stall.stall_kind}: {stall.sentence}") for stall in status.stalls.values()]
     rows += [("law broken", f"{b.law}: expected {b.expected}, found {b.found}") for b in status.broken]
     if isinstance(status.ended, RunFailed):
         cause = "" if status.ended.first_cause is None else f" (see seq {status.ended.first_cause})"

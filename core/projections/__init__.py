@@ -10,6 +10,8 @@ from ...events.types import Event
 from .engines import Engines, EngineStatus
 from .fold import Folded, Handler, on
 from .groups import Completed, Group, Groups
+from .movement import Hole, Movement
+from .outstanding import Effect, Outstanding
 from .pace import Pace
 from .progress import EvalRow, Progress, StepRow
 from .prompts import Prompts
@@ -20,12 +22,16 @@ __all__ = [
     "Attempt",
     "Attempts",
     "Completed",
+    "Effect",
     "EngineStatus",
     "Engines",
     "EvalRow",
     "Folded",
     "Group",
     "Groups",
+    "Hole",
+    "Movement",
+    "Outstanding",
     "Pace",
     "Progress",
     "Prompts",
@@ -50,6 +56,8 @@ class View:
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress = field(default_factory=Progress)
     pace: Pace = field(default_factory=Pace)
+    outstanding: Outstanding = field(default_factory=Outstanding)
+    movement: Movement = field(default_factory=Movement)
     last_seq: int = -1
     """Newest record folded."""
     last_ts: int = 0
@@ -66,6 +74,8 @@ class View:
             self.attempts,
             self.progress,
             self.pace,
+            self.outstanding,
+            self.movement,
         )
         for part in parts:
             for event, handler in part.handlers.items():

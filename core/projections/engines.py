@@ -15,6 +15,7 @@ from ...events.types import (
     LlmCallFinished,
     LlmCallStarted,
     RunResumed,
+    RunStarted,
     SyncAcknowledged,
     SyncFailed,
     SyncStarted,
@@ -47,6 +48,21 @@ class Engines(Folded):
     by_name: dict[str, EngineStatus] = field(default_factory=dict)
     calls: dict[tuple[str, int], str] = field(default_factory=dict)
     """Open calls: (trajectory, turn) -> engine."""
+    busy: int = 0
+    """Slots in use, of the engines that are up; what queues at an engine uses none."""
+    slots: int = 0
+    """All slots of the engines that are up."""
+    low_since_ns: int | None = None
+    """Since when less than `low_share` of the slots is used; None while more is, or no engine is up."""
+    low_share: float = 0.25
+
+    def up(self) -> list[EngineStatus]:
+        """Return the engines that hold weights and calls, paused ones included."""
+        return [engine for engine in self.by_name.values() if engine.state in ("serving", "paused")]
+
+    def idle(self) -> float:
+        """Return how many engines the free slots make up: two engines that are half used are one idle."""
+        return sum(1 - min(engine.in_flight, engine.slots) / max(1, engine.slots) for engine in self.up())
 
     def serving(self) -> list[EngineStatus]:
         """Return the engines that take requests, in order of their names."""
@@ -58,6 +74,10 @@ class Engines(Folded):
         versions = [e.version for e in self.by_name.values() if e.state in ("serving", "paused")]
         return min(versions, default=None)
 
+    @on(RunStarted)
+    def _started(self, record: Record, event: RunStarted) -> None:
+        self.low_share = event.config.get("watchdog", {}).get("degraded_share", self.low_share)
+
     @on(EngineUp)
     def _up(self, record: Record, event: EngineUp) -> None:
         engine = self.by_name.get(event.engine)
@@ -65,20 +85,24 @@ class Engines(Folded):
             engine = self.by_name[event.engine] = EngineStatus(event.engine, "serving", event.version)
         engine.state, engine.version, engine.syncing_to = "serving", event.version, None
         engine.slots, engine.context_tokens = event.slots, event.context_tokens
+        self._recount(record)
 
     @on(EnginePaused)
     def _paused(self, record: Record, event: EnginePaused) -> None:
         self.by_name[event.engine].state = "paused"
+        self.low_since_ns = None  # a weight sync empties the engines, and what follows fills them again
 
     @on(EngineResumed)
     def _resumed(self, record: Record, event: EngineResumed) -> None:
         self.by_name[event.engine].state = "serving"
+        self._measure(record)
 
     @on(EngineLost)
     def _lost(self, record: Record, event: EngineLost) -> None:
         engine = self.by_name.setdefault(event.engine, EngineStatus(event.engine, "lost", -1))
         engine.state, engine.syncing_to = "lost", None
         engine.lost_seq, engine.lost_message = record.seq, event.message
+        self._recount(record)
 
     @on(EngineRestarted)
     def _restarted(self, record: Record, event: EngineRestarted) -> None:
@@ -89,6 +113,7 @@ class Engines(Folded):
     def _run_resumed(self, record: Record, event: RunResumed) -> None:
         self.by_name.clear()
         self.calls.clear()
+        self._recount(record)
 
     @on(SyncStarted)
     def _sync_started(self, record: Record, event: SyncStarted) -> None:
@@ -106,10 +131,30 @@ class Engines(Folded):
     @on(LlmCallStarted)
     def _call_started(self, record: Record, event: LlmCallStarted) -> None:
         self.calls[event.trajectory, event.turn] = event.engine
-        self.by_name[event.engine].in_flight += 1
+        engine = self.by_name[event.engine]
+        self.busy += engine.in_flight < engine.slots
+        engine.in_flight += 1
+        self._measure(record)
 
     @on(LlmCallFinished)
     def _call_finished(self, record: Record, event: LlmCallFinished) -> None:
-        engine = self.calls.pop((event.trajectory, event.turn), None)
-        if engine is not None:
-            self.by_name[engine].in_flight -= 1
+        name = self.calls.pop((event.trajectory, event.turn), None)
+        if name is None:
+            return
+        engine = self.by_name[name]
+        engine.in_flight -= 1
+        if engine.state in ("serving", "paused"):
+            self.busy -= engine.in_flight < engine.slots
+            self._measure(record)
+
+    def _recount(self, record: Record) -> None:
+        up = self.up()
+        self.busy = sum(min(engine.in_flight, engine.slots) for engine in up)
+        self.slots = sum(engine.slots for engine in up)
+        self._measure(record)
+
+    def _measure(self, record: Record) -> None:
+        if not self.slots or self.busy >= self.low_share * self.slots:
+            self.low_since_ns = None
+        elif self.low_since_ns is None:
+            self.low_since_ns = record.mono

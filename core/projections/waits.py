@@ -19,6 +19,8 @@ class Wait:
     awaited: str
     present: str
     since_ns: int
+    seq: int = -1
+    """Of its Blocked event."""
 
 
 @dataclass
@@ -26,18 +28,25 @@ class Waits(Folded):
     """Open waits by the seq of their Blocked event."""
 
     open: dict[int, Wait] = field(default_factory=dict)
+    by_waiter: dict[str, Wait] = field(default_factory=dict)
+    """The newest open wait of each actor and trajectory."""
 
     @on(Blocked)
     def _blocked(self, record: Record, event: Blocked) -> None:
-        self.open[record.seq] = Wait(event.waiter, event.edge, event.awaited, event.present, record.mono)
+        wait = Wait(event.waiter, event.edge, event.awaited, event.present, record.mono, record.seq)
+        self.open[record.seq] = self.by_waiter[event.waiter] = wait
 
     @on(Unblocked)
     def _unblocked(self, record: Record, event: Unblocked) -> None:
         self.open.pop(event.blocked, None)
+        newest = self.by_waiter.get(event.waiter)
+        if newest is not None and newest.seq == event.blocked:
+            del self.by_waiter[event.waiter]
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
         self.open.clear()
+        self.by_waiter.clear()
 
 
 @dataclass(frozen=True, slots=True)

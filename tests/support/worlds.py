@@ -18,6 +18,7 @@ from eventrain.adapters.simulated.world import (
     SimulatedRenderer,
 )
 from eventrain.core.config import RunConfig
+from eventrain.core.policies import Policy
 from eventrain.core.ports import Ports
 from eventrain.core.run import Run, RunOutcome
 from eventrain.events.bus import Bus
@@ -55,6 +56,7 @@ class World:
     log: list[Record] = field(default_factory=list)
     on_bus: Callable[[Bus], None] = lambda bus: None
     stop_after: Callable[[Record], bool] = lambda record: False
+    policy: Policy | None = None
 
     def __post_init__(self) -> None:
         self.pool = [SimulatedEngine(f"engine-{n}", self.clock) for n in range(self.engines)]
@@ -84,7 +86,7 @@ class World:
         )
         self.bus = Bus(self.clock)
         self.on_bus(self.bus)
-        self.run = Run(self.config, ports, self.bus, SimulatedPayloads())
+        self.run = Run(self.config, ports, self.bus, SimulatedPayloads(), policy=self.policy)
         self.view, self.ledger = self.run.view, self.run.ledger
         stop = asyncio.Event()
         log = self.bus.subscribe("log")
