@@ -18,6 +18,7 @@ from .debug_option import debug_option, debugging
 from .execution import default_run_dir, execute, exit_code, new_folder
 from .failures import BadInput
 from .opening import reader_of
+from .program import program
 from .quantities import number, sparkline
 from .run_command import ending, run_dir_option, set_option
 from .status_report import RunStatus, phase_lines, phases
@@ -134,15 +135,16 @@ def closing_lines(status: RunStatus, optimal: float | None, trajectory: str | No
     bars = phase_lines(phases(status))
     lines += [f"{'time' if index == 0 else '':<12}{line}" for index, line in enumerate(bars)]
     lines += ["", f"run folder  {path}", ""]
-    commands = [(f"eventrain status {path}", "where the run stood")]
+    called = program()
+    commands = [(f"{called} status {path}", "where the run stood")]
     if trajectory is not None:
         commands += [
-            (f"eventrain show {path} 0/0", "one of the first games"),
-            (f"eventrain show {path} {trajectory}", "one of the last games"),
+            (f"{called} show {path} 0/0", "one of the first games"),
+            (f"{called} show {path} {trajectory}", "one of the last games"),
         ]
     commands += [
-        (f"eventrain events {path} --type step_completed", "every step"),
-        ("eventrain demo --set scheduler.max_staleness=0", "the same without overlap"),
+        (f"{called} events {path} --type step_completed", "every step"),
+        (f"{called} demo --set scheduler.max_staleness=0", "the same without overlap"),
     ]
     width = max(len(command) for command, _ in commands)
     for index, (command, about) in enumerate(commands):

@@ -11,6 +11,7 @@ from ...core.run import RunOutcome
 from .config_file import load_config
 from .debug_option import debug_option, debugging
 from .execution import default_run_dir, execute, exit_code, new_folder
+from .program import program
 from .quantities import seconds
 
 HELP = """Train the model that CONFIG.toml names, in the environment that it names.
@@ -53,7 +54,7 @@ def run_command(
     context.meta["eventrain.exit_code"] = exit_code(outcome)  # holds even where nobody reads the last lines
     failed = outcome.outcome == "failed"
     click.echo(ending(config.run.name, outcome), err=failed)
-    click.echo(f"look: eventrain status {folder.path}", err=failed)
+    click.echo(f"look: {program()} status {folder.path}", err=failed)
     context.exit(exit_code(outcome))
 
 

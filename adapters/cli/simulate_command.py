@@ -21,6 +21,7 @@ from ..simulated.tape import FAMILIES, Tape, TapeInvalid, read_tape, tape_text
 from .debug_option import debug_option
 from .execution import new_folder
 from .failures import EXIT_FAILED, BadInput
+from .program import program
 from .scenario_file import load_scenario
 
 HELP = """Run SCENARIO.toml, or worlds at random, in virtual time; say for each seed whether a law was broken.
@@ -60,7 +61,7 @@ class Case:
         """Return the command that runs it with `options`."""
         what = "--chaos" if self.path is None else str(self.path)
         return " ".join(
-            map(str, ["eventrain simulate", what, *(["--eval"] if self.evaluating else []), *options])
+            map(str, [f"{program()} simulate", what, *(["--eval"] if self.evaluating else []), *options])
         )
 
 
