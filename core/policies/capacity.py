@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from ..config import RunConfig
 from ..projections import View
 from ..waits import Edge
-from .dispatch import Dispatch, Eviction, data_ended, room
+from .dispatch import Dispatch, Eviction, data_ended, room, whole_buffer
 
 
 class Capacity:
@@ -71,9 +71,4 @@ class Capacity:
 
     def why_waiting(self, view: View, config: RunConfig) -> Edge:
         """Say how many groups the next step has, of those that it needs."""
-        groups, need = view.groups, config.scheduler.groups_per_step
-        return Edge(
-            "buffer_ready",
-            f"step {view.trainer.step}: {need} groups",
-            f"{groups.buffered} buffered, {groups.in_flight} in flight",
-        )
+        return whole_buffer(view, config)

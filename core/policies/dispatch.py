@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..config import RunConfig
 from ..projections import View
+from ..waits import Edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +40,13 @@ def room(view: View, config: RunConfig) -> int:
 def data_ended(view: View) -> bool:
     """Return whether no group can be added to what is buffered: no prompt is left, and nothing is in flight."""
     return view.prompts.exhausted and not view.groups.in_flight
+
+
+def whole_buffer(view: View, config: RunConfig) -> Edge:
+    """Return what a step waits for that takes any buffered group: so many of them, and how many there are."""
+    groups = view.groups
+    return Edge(
+        "buffer_ready",
+        f"step {view.trainer.step}: {config.scheduler.groups_per_step} groups",
+        f"{groups.buffered} buffered, {groups.in_flight} in flight",
+    )

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from ..config import RunConfig
 from ..projections import Group, View
 from ..waits import Edge
-from .dispatch import Dispatch, Eviction, data_ended, room
+from .dispatch import Dispatch, Eviction, data_ended, room, whole_buffer
 
 MOST = 0.7
 """Share of the groups that ever make it that must be whole by a step for groups to be started no further ahead."""
@@ -146,9 +146,4 @@ class Windowed:
 
     def why_waiting(self, view: View, config: RunConfig) -> Edge:
         """Say how many groups the next step has, of those that it needs."""
-        groups, need = view.groups, config.scheduler.groups_per_step
-        return Edge(
-            "buffer_ready",
-            f"step {view.trainer.step}: {need} groups",
-            f"{groups.buffered} buffered, {groups.in_flight} in flight",
-        )
+        return whole_buffer(view, config)
