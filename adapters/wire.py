@@ -12,6 +12,7 @@ from ..core.config import RunConfig, require_enough_prompts
 from ..core.ports import Ports
 from ..core.rollout import derived_seed
 from ..events.folder import RunFolder
+from ..events.record import Record
 from .artifacts import FolderArtifacts
 from .clock import SystemClock
 from .data import eval_prompt_source, prompt_source
@@ -21,19 +22,19 @@ from .torch.engine import TorchEngine
 from .torch.learner import TorchLearner
 
 
-def build(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
+def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | None = None) -> Ports:
     """Return the ports that `config` asks for. Nothing is started yet.
 
-    Relative paths start at `base`. Raises ValueError with one line when the data, the environment or the model
-    folder cannot be used, when there are too few prompts, when this machine has no device of that name, or when the
-    first prompt does not fit the context.
+    Relative paths start at `base`. `after` is the last record of the log that a resumed run goes on with. Raises
+    ValueError with one line when the data, the environment or the model folder cannot be used, when there are too
+    few prompts, when this machine has no device of that name, or when the first prompt does not fit the context.
     """
     model_path = (base / config.model.path).resolve()
     prompts = prompt_source(config.data, config.run.seed, base)
     require_enough_prompts(config, len(prompts))
     seed, evaluation = config.run.seed, config.eval
     ports = Ports(
-        clock=SystemClock(),
+        clock=SystemClock(after),
         engines=[
             TorchEngine(
                 f"engine-{number}",
@@ -63,7 +64,12 @@ def build(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
         eval_prompts=eval_prompt_source(config.data, evaluation, seed, base)
         if evaluation.every_steps
         else None,
-        facts={"code_version": code_version(), "host": socket.gethostname(), "pid": os.getpid()},
+        facts={
+            "code_version": code_version(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "base": str(base.resolve()),
+        },
     )
     _require_devices(config)
     asyncio.run(_require_room(config, ports))

@@ -7,12 +7,20 @@ However a run ends, every group in flight is accounted for, every process is clo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..events.bus import Bus
-from ..events.types import InvariantBroken, PhaseEntered, RunFailed, RunFinished, RunStarted, StopRequested
+from ..events.types import (
+    Event,
+    InvariantBroken,
+    PhaseEntered,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StopRequested,
+)
 from .collector import Collector
 from .config import RunConfig
 from .engine_pool import EnginePool
@@ -21,7 +29,8 @@ from .failures import RunFailure, first_leaf, one_line
 from .policies import Policy, policy_for
 from .ports import Payloads, Ports
 from .projections import View
-from .projections.accounting import Breach, Ledger
+from .projections.accounting import Ledger
+from .resume import Past
 from .rollout import Rollouts
 from .trainer import TrainerActor
 from .waits import Expired, Waiter
@@ -50,6 +59,8 @@ class Run:
     """One run on given ports, bus and payload store.
 
     Make it, look at `view` while it runs, await `conduct` once. `policy` is used in place of the configured one.
+    With `past` it goes on where that log ends: the bus continues its seqs, and `opening` (see `resumption`) is what
+    the run publishes first, in place of RunStarted.
     """
 
     def __init__(
@@ -60,16 +71,19 @@ class Run:
         payloads: Payloads,
         *,
         policy: Policy | None = None,
+        past: Past | None = None,
+        opening: Sequence[Event] = (),
     ) -> None:
         self.config = config
         self.policy = policy or policy_for(config)
         self.ports = ports
         self.bus = bus
         self.payloads = payloads
-        self.view = bus.register(View())
+        self.view = bus.register(past.view if past else View())
         self.view.attempts.keep = config.failures.window
-        self.ledger = bus.register(Ledger())
-        self.watch = bus.register(Watch(self.view))
+        self.ledger = bus.register(past.ledger if past else Ledger())
+        self.watch = bus.register(past.watch if past else Watch(self.view))
+        self.opening = opening or [self._started()]
         self._me = Waiter(bus, ports.clock, "run")
         self._first: tuple[str, BaseException] | None = None
 
@@ -79,19 +93,11 @@ class Run:
         Does not raise for anything that goes wrong in the run: that is an outcome. Cancelling ends the run at
         once, closes every process, and raises.
         """
-        facts = self.ports.facts
-        started = self._me.publish(
-            RunStarted(
-                run=self.config.run.name,
-                config=self.config.model_dump(mode="json"),
-                code_version=str(facts.get("code_version", "")),
-                seed=self.config.run.seed,
-                host=str(facts.get("host", "")),
-                pid=int(facts.get("pid", 0)),
-                prompts=len(self.ports.prompts),
-                engines=len(self.ports.engines),
-            )
-        )
+        first, *more = self.opening
+        started = self._me.publish(first)
+        for event in more:
+            self._me.publish(event, cause=started.seq)
+        before_s = self.ledger.wall_ns / 1e9
         outcome = ""
         try:
             outcome = await self._actors(stop)
@@ -104,8 +110,22 @@ class Run:
             try:
                 await self._close_ports()
             finally:
-                ended = self._end(outcome, started.mono)
+                ended = self._end(outcome, before_s, started.mono)
         return ended
+
+    def _started(self) -> RunStarted:
+        facts = self.ports.facts
+        return RunStarted(
+            run=self.config.run.name,
+            config=self.config.model_dump(mode="json"),
+            code_version=str(facts.get("code_version", "")),
+            seed=self.config.run.seed,
+            host=str(facts.get("host", "")),
+            pid=int(facts.get("pid", 0)),
+            prompts=len(self.ports.prompts),
+            engines=len(self.ports.engines),
+            base=str(facts.get("base", "")),
+        )
 
     def _note(self, actor: str, error: BaseException) -> None:
         """Remember the first thing that went wrong."""
@@ -182,10 +202,10 @@ class Run:
 
     async def _audit(self) -> None:
         """Publish every breach of a law that the ledger finds."""
-        told: list[Breach] = []
+        told = [breach for breach in self.ledger.breaches if breach.law in self.ledger.published]
         while True:
             await self.bus.watch(lambda: len(self.ledger.breaches) > len(told))
-            for breach in self.ledger.breaches[len(told) :]:
+            for breach in [breach for breach in self.ledger.breaches if breach not in told]:
                 told.append(breach)
                 broken = InvariantBroken(
                     law=breach.law, broken_by=breach.seq, expected=breach.expected, found=breach.found
@@ -208,12 +228,12 @@ class Run:
                 closing.create_task(close(engine.name, engine.close()))
             closing.create_task(close("learner", self.ports.learner.close()))
 
-    def _end(self, outcome: str, started_ns: int) -> RunOutcome:
+    def _end(self, outcome: str, before_s: float, started_ns: int) -> RunOutcome:
         try:
             self.bus.fold()
         except Exception as broken:  # noqa: BLE001 - a projection's, and the run's failure
             self._note("bus", broken)
-        trainer, seconds = self.view.trainer, self._me.elapsed_s(started_ns)
+        trainer, seconds = self.view.trainer, before_s + self._me.elapsed_s(started_ns)
         if self._first is None:
             self._me.publish(
                 RunFinished.model_validate(

@@ -237,6 +237,12 @@ class TrainerActor:
         except (PortError, Expired) as error:
             raise self._learner_lost(error) from error
         if info is not None:
+            if info.version != self.view.trainer.version:
+                raise RunFailure(
+                    "wrong_checkpoint",
+                    f"the learner holds version {info.version}, the log goes on from version "
+                    f"{self.view.trainer.version} ({newest or 'the model as loaded'})",
+                )
             self.waiter.publish(
                 LearnerUp(version=info.version, parameters=info.parameters, device=info.device)
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..events.record import Record
-from ..events.types import DeviceSampled, InvariantBroken, StallCleared, StallDetected
+from ..events.types import DeviceSampled, InvariantBroken, RunResumed, StallCleared, StallDetected
 from . import collector, engine_pool, trainer
 from .config import RunConfig
 from .failures import RunFailure
@@ -50,6 +50,10 @@ class Watch:
 
     def apply(self, record: Record) -> None:
         """Note which standing stalls `record` ends."""
+        if isinstance(record.event, StallDetected):
+            self.reported = max(self.reported, record.event.stall + 1)
+        elif isinstance(record.event, RunResumed):
+            self.standing.clear()  # they ended with the process that reported them
         for standing in self.standing.values():
             if standing.ended_by is None and self._ends(record, standing.stall):
                 standing.ended_by = record.seq
@@ -119,7 +123,7 @@ class Watchdog:
         self.config = config
         self.due = due
         self.waiter = waiter
-        self._breaches = 0
+        self._breaches = len(ledger.breaches)  # those of a log that is resumed have been reported
         self._asleep_after = -1  # newest event when somebody was due and nothing else could move
         self._timer = False
 

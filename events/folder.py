@@ -190,9 +190,13 @@ def _is_dead(holder: Holder) -> bool:
 
 
 def _start_of(pid: int) -> str:
-    """Return the start time of a process in the kernel's ticks since boot; "" where there is no /proc."""
+    """Return the start time of a process in the kernel's ticks since boot; "" where there is no /proc.
+
+    A process that has ended and whose parent has not yet asked how (a zombie) has none: it writes nothing any more.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    return stat.rpartition(")")[2].split()[19]
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]

@@ -18,7 +18,7 @@ class Record(NamedTuple):
     ts: int
     """UTC, nanoseconds since the epoch. For people and joins; never for order."""
     mono: int
-    """Monotonic nanoseconds of the writing process. For durations within one process."""
+    """Monotonic nanoseconds, for durations. They start anywhere; a resumed run goes on counting where it stopped."""
     actor: str
     """Who published it: ``collector``, ``trainer``, ``engine_pool``, ``run``, ..."""
     cause: int | None

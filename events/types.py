@@ -89,6 +89,17 @@ class PayloadRef(BaseModel):
     offset: int
 
 
+class FinishedTrajectory(BaseModel):
+    """A complete trajectory, as far as a batch needs to know it; its tokens are in `payload`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    trajectory: str
+    reward: float
+    completion_tokens: int
+    version_spans: VersionSpans = ()
+    payload: PayloadRef
+
+
 # The run
 
 
@@ -106,17 +117,26 @@ class RunStarted(Event):
     engines: int | None = Field(
         default=None, description="engines that are to come up; None in logs of before it was said"
     )
+    base: str = Field(default="", description="folder at which relative paths of the configuration start")
 
 
 class RunResumed(Event):
-    """A stopped run goes on in the same folder."""
+    """A stopped run goes on in the same folder, from its newest usable checkpoint.
+
+    Steps after the checkpoint did not happen in the history that survives: their groups are restored, and trained
+    again without being generated again. Groups that were in flight are discarded, and their prompts drawn first.
+    """
 
     kind: Literal["run_resumed"] = "run_resumed"
     step: int
     version: int
-    kept: int = Field(default=0, description="buffered groups kept")
-    redispatched: int = Field(default=0, description="in-flight groups to dispatch again")
+    checkpoint: str = Field(default="", description="folder it goes on from; empty: the model as loaded")
+    kept: int = Field(default=0, description="finished groups that still were to be trained")
+    restored: int = Field(default=0, description="groups of steps that are rolled back, buffered again")
+    redispatched: int = Field(default=0, description="in-flight groups whose prompts are dispatched again")
     rolled_back: int = Field(default=0, description="steps after the checkpoint that are trained again")
+    last_mono: int | None = Field(default=None, description="monotonic time of the last event before")
+    code_version: str = ""
     host: str = ""
     pid: int = 0
 
@@ -275,7 +295,24 @@ class GroupDiscarded(Event):
 
     kind: Literal["group_discarded"] = "group_discarded"
     group: int
-    reason: Literal["run_ended", "interrupted", "surplus", "rolled_back"]
+    reason: Literal["run_ended", "interrupted", "surplus", "rolled_back", "unreadable"]
+
+
+class GroupRestored(Event):
+    """A batch that had taken the group does not count any more, and the group is buffered again.
+
+    It stands before all groups that no batch has taken, in the order of the batches.
+    """
+
+    kind: Literal["group_restored"] = "group_restored"
+    group: int
+    prompt: int
+    index: int = Field(description="of the prompt in the dataset")
+    target: int
+    version: int
+    size: int
+    step: int = Field(description="step that had taken it")
+    trajectories: tuple[FinishedTrajectory, ...]
 
 
 class BatchTaken(Event):
@@ -695,6 +732,7 @@ AnyEvent = Annotated[
     | GroupFailed
     | GroupEvicted
     | GroupDiscarded
+    | GroupRestored
     | BatchTaken
     | TrajectoryStarted
     | TrajectoryCompleted

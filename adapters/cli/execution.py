@@ -9,20 +9,25 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from ...core.config import RunConfig
 from ...core.failures import first_leaf
-from ...core.ports import Clock, Ports
+from ...core.ports import Ports
+from ...core.resume import Past
 from ...core.run import Run, RunOutcome
 from ...events.bus import Bus
 from ...events.folder import RunFolder
 from ...events.log import LogWriter
 from ...events.payload import PayloadStore
+from ...events.reader import cut_torn_tail
+from ...events.record import Record
+from ...events.types import Event
 from .failures import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from .resuming import opening_of, past_of, resumed_lines
 from .screen import Screen
 
 LAST_LINES_S = 2.0
@@ -75,26 +80,40 @@ def execute(config: RunConfig, folder: RunFolder, base: Path, *, debug: bool = F
     `base` is where relative paths of the configuration start. Raises `BadInput` when the parts cannot be built.
     The traceback of whatever ends the run is written to the run's ``logs`` folder.
     """
-    if sys.stderr.isatty():
-        click.echo(f"{config.run.name}: loading libraries and data ...", err=True)
     with _traceback_kept(folder):
         ports = _built(config, folder, base)
-        with Screen(config, folder.path, debug=debug) as screen:
-            outcome = asyncio.run(_supervised(config, ports, folder, screen))
-        if screen.failure is not None:
-            click.echo(f"the view stopped early, the run did not: {screen.failure}", err=True)
-        if outcome.exception is not None:
-            _keep_traceback(folder, outcome.exception)
-            if debug:
-                traceback.print_exception(outcome.exception)
-        return outcome
+        with _written(folder, config) as (writer, payloads):
+            return _conducted(config, ports, Bus(ports.clock, writer), payloads, folder, debug=debug)
 
 
-def _built(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
+def execute_resumed(folder: RunFolder, *, debug: bool = False) -> RunOutcome:
+    """Go on with the run in `folder` and return how it ended; see `core/resume.py` for what survives.
+
+    Raises `BadInput` when it cannot go on, or its parts cannot be built; then the folder is as it was, but for a
+    torn tail of the log.
+    """
+    with _traceback_kept(folder), folder.lock():
+        torn = cut_torn_tail(folder.events)
+        past = past_of(folder)
+        config, last = past.config, past.last
+        assert last is not None
+        ports = _built(config, folder, Path(past.started.base or "."), after=last)
+        with _written(folder, config, next_seq=last.seq + 1, locked=True) as (writer, payloads):
+            opening = opening_of(past, folder, payloads, ports, torn)
+            click.echo("\n".join(resumed_lines(config.run.name, opening)), err=True)
+            bus = Bus(ports.clock, writer, next_seq=last.seq + 1)
+            return _conducted(
+                config, ports, bus, payloads, folder, past=past, opening=opening, debug=debug
+            )
+
+
+def _built(config: RunConfig, folder: RunFolder, base: Path, after: Record | None = None) -> Ports:
+    if sys.stderr.isatty():
+        click.echo(f"{config.run.name}: loading libraries and data ...", err=True)
     try:
         from ..wire import build
 
-        return build(config, folder, base)
+        return build(config, folder, base, after=after)
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(error.name or "")
         if extra is None:
@@ -104,37 +123,64 @@ def _built(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
         raise BadInput([" ".join(str(error).split())]) from error
 
 
-async def _supervised(config: RunConfig, ports: Ports, folder: RunFolder, screen: Screen) -> RunOutcome:
+def _conducted(
+    config: RunConfig,
+    ports: Ports,
+    bus: Bus,
+    payloads: PayloadStore,
+    folder: RunFolder,
+    *,
+    past: Past | None = None,
+    opening: Sequence[Event] = (),
+    debug: bool,
+) -> RunOutcome:
+    """Run in an event loop, behind a screen; keep the traceback of what ended it."""
+    run = Run(config, ports, bus, payloads, past=past, opening=opening)
+    with Screen(config, folder.path, debug=debug) as screen:
+        outcome = asyncio.run(_supervised(run, screen))
+    if screen.failure is not None:
+        click.echo(f"the view stopped early, the run did not: {screen.failure}", err=True)
+    if outcome.exception is not None:
+        _keep_traceback(folder, outcome.exception)
+        if debug:
+            traceback.print_exception(outcome.exception)
+    return outcome
+
+
+async def _supervised(run: Run, screen: Screen) -> RunOutcome:
     """Run with signals connected and the screen beside it. Cancelling cancels the run."""
     stop = asyncio.Event()
-    with _signals(stop, screen), _written(folder, config, ports.clock) as (bus, payloads):
-        run = Run(config, ports, bus, payloads)
+    with _signals(stop, screen):
         async with asyncio.TaskGroup() as group:
-            showing = group.create_task(screen.show(bus, run.view), name="screen")
+            showing = group.create_task(screen.show(run.bus, run.view, run.ports.clock.mono_ns), name="screen")
             outcome = await run.conduct(stop)
-            bus.close()
+            run.bus.close()
             await asyncio.wait({showing}, timeout=LAST_LINES_S)
             showing.cancel()
     return outcome
 
 
 @contextlib.contextmanager
-def _written(folder: RunFolder, config: RunConfig, clock: Clock) -> Iterator[tuple[Bus, PayloadStore]]:
-    """Hold the run's lock and its open log and payload store.
+def _written(
+    folder: RunFolder, config: RunConfig, *, next_seq: int = 0, locked: bool = False
+) -> Iterator[tuple[LogWriter, PayloadStore]]:
+    """Hold the run's lock, unless it is `locked` already, and its open log and payload store.
 
     The end of the block waits until everything is on disk; it raises `LogWriteError` when something cannot be.
     """
-    with folder.lock() as epoch, contextlib.closing(PayloadStore(folder.payloads)) as payloads:
+    with contextlib.ExitStack() as stack:
+        if not locked:
+            stack.enter_context(folder.lock())
+        payloads = stack.enter_context(contextlib.closing(PayloadStore(folder.payloads)))
         writer = LogWriter(
             folder.events,
             run=config.run.name,
-            epoch=epoch,
-            first_seq=0,
+            epoch=folder.epoch,
+            first_seq=next_seq,
             segment_bytes=config.log.segment_bytes,
             before_commit=(payloads.sync,),
         )
-        with contextlib.closing(writer):
-            yield Bus(clock, writer), payloads
+        yield stack.enter_context(contextlib.closing(writer)), payloads
 
 
 @contextlib.contextmanager

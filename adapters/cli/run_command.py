@@ -8,9 +8,11 @@ from pathlib import Path
 import click
 
 from ...core.run import RunOutcome
+from ...events.folder import RunFolder
 from .config_file import load_config
 from .debug_option import debug_option, debugging
-from .execution import default_run_dir, execute, exit_code, new_folder
+from .execution import default_run_dir, execute, execute_resumed, exit_code, new_folder
+from .failures import BadInput
 from .program import program
 from .quantities import seconds
 
@@ -19,11 +21,15 @@ HELP = """Train the model that CONFIG.toml names, in the environment that it nam
 Everything that happens is written to the run's folder, runs/<name>-<time> unless --run-dir says otherwise. Ctrl-C
 ends the run cleanly (exit code 130); a second one ends it at once.
 
+With --resume, a run that was interrupted, failed or killed goes on in its own folder and with its own configuration,
+from its newest checkpoint and its log.
+
 \b
 Examples:
   eventrain run examples/number_hunt.toml
   eventrain run my.toml --set learner.lr=3e-5 --set run.steps=200
   eventrain run my.toml --run-dir runs/second-try
+  eventrain run --resume runs/second-try
 """
 
 set_option = click.option(
@@ -38,22 +44,38 @@ run_dir_option = click.option(
 )
 
 
-@click.command("run", help=HELP, short_help="Train what a configuration says.")
-@click.argument("config_file", metavar="CONFIG.toml", type=click.Path(path_type=Path))
+@click.command("run", help=HELP, short_help="Train what a configuration says, or go on with a run.")
+@click.argument("config_file", metavar="CONFIG.toml", required=False, type=click.Path(path_type=Path))
 @set_option
 @run_dir_option
+@click.option(
+    "--resume", metavar="RUN", type=click.Path(path_type=Path), help="Go on with the run in this folder."
+)
 @debug_option
 @click.pass_context
 def run_command(
-    context: click.Context, config_file: Path, overrides: Sequence[str], run_dir: Path | None
+    context: click.Context,
+    config_file: Path | None,
+    overrides: Sequence[str],
+    run_dir: Path | None,
+    resume: Path | None,
 ) -> None:
-    """Train what a configuration says."""
-    config = load_config(config_file, overrides)
-    with new_folder(run_dir or default_run_dir(config.run.name)) as folder:
-        outcome = execute(config, folder, config_file.resolve().parent, debug=debugging())
+    """Train what a configuration says, or go on with a run."""
+    if resume is not None:
+        if config_file or overrides or run_dir:
+            raise BadInput(["--resume RUN goes on with the run's own configuration: give nothing else with it"])
+        folder = RunFolder.open(resume)
+        outcome, name = execute_resumed(folder, debug=debugging()), resume.name
+    elif config_file is None:
+        raise BadInput(["what is to be run? give CONFIG.toml, or --resume RUN"])
+    else:
+        config = load_config(config_file, overrides)
+        with new_folder(run_dir or default_run_dir(config.run.name)) as folder:
+            outcome = execute(config, folder, config_file.resolve().parent, debug=debugging())
+        name = config.run.name
     context.meta["eventrain.exit_code"] = exit_code(outcome)  # holds even where nobody reads the last lines
     failed = outcome.outcome == "failed"
-    click.echo(ending(config.run.name, outcome), err=failed)
+    click.echo(ending(name, outcome), err=failed)
     click.echo(f"look: {program()} status {folder.path}", err=failed)
     context.exit(exit_code(outcome))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -64,15 +64,18 @@ class Screen:
         colors = self.on_terminal and "NO_COLOR" not in os.environ
         configure(human=self.on_terminal, colors=colors, debug=self._debug, stream=stream)
 
-    async def show(self, bus: Bus, view: View) -> None:
-        """Show the run until the bus is closed. Cancelling takes the panel away; neither touches the run."""
+    async def show(self, bus: Bus, view: View, now_mono: Callable[[], int]) -> None:
+        """Show the run, whose clock is `now_mono`, until the bus is closed.
+
+        Cancelling takes the panel away. Neither touches the run.
+        """
         lines = bus.subscribe("log_lines", lossy_after=BEHIND_MAX)
         try:
             async with AsyncExitStack() as stack:
                 every = 1
                 if self.on_terminal:
                     every = max(1, self._config.run.steps // STEP_LINES)
-                    await self._open_panel(view, stack)
+                    await self._open_panel(view, now_mono, stack)
                 logger = EventLogger(step_every=every)
                 async for batch in lines:
                     for record in batch:
@@ -82,8 +85,10 @@ class Screen:
         finally:
             lines.close()
 
-    async def _open_panel(self, view: View, stack: AsyncExitStack) -> None:
-        self._panel = ProgressPanel(view, self._config, str(self._path), time.monotonic_ns)
+    async def _open_panel(
+        self, view: View, now_mono: Callable[[], int], stack: AsyncExitStack
+    ) -> None:
+        self._panel = ProgressPanel(view, self._config, str(self._path), now_mono)
         console = Console(file=self._stream, force_terminal=True)  # type: ignore[arg-type]
         live = stack.enter_context(live_panel(self._panel, console))
         group = await stack.enter_async_context(asyncio.TaskGroup())

@@ -81,6 +81,7 @@ class RunStatus:
                 self.ended = None
                 self.host, self.pid = event.host or self.host, event.pid or self.pid
                 self.resumed += 1
+                self.stalls.clear()
             case RunFinished() | RunFailed() as event:
                 self.ended = event
                 self.stalls.clear()

@@ -30,6 +30,8 @@ from ...events.types import (
     GroupEvicted,
     GroupFailed,
     GroupFiltered,
+    GroupRestored,
+    InvariantBroken,
     LlmCallFinished,
     LlmCallStarted,
     PhaseEntered,
@@ -64,6 +66,8 @@ _GROUP_MOVES: dict[tuple[type[Event], str], str] = {
     (GroupEvicted, "buffered"): "evicted",
     (GroupDiscarded, "in_flight"): "discarded",
     (GroupDiscarded, "buffered"): "discarded",
+    (GroupRestored, "training"): "buffered",
+    (GroupRestored, "trained"): "buffered",
     (BatchTaken, "buffered"): "training",
     (StepCompleted, "training"): "trained",
 }
@@ -87,6 +91,8 @@ class Ledger(Folded):
     """The books: every group, prompt, attempt, call, wait, version and nanosecond, and the breaches found."""
 
     breaches: list[Breach] = field(default_factory=list)
+    published: set[str] = field(default_factory=set)
+    """Laws whose breach the log tells of already."""
     groups: Counter[str] = field(default_factory=Counter)
     """Groups by state; the values sum to `dispatched` at every event."""
     dispatched: int = 0
@@ -151,10 +157,20 @@ class Ledger(Folded):
 
     @on(RunResumed)
     def _run_resumed(self, record: Record, event: RunResumed) -> None:
+        if not self._ended and event.last_mono is not None:  # killed: what had begun ended with its process
+            self.phase_ns += event.last_mono - self._phase_since
+            self.wall_ns += event.last_mono - self._started
         self._started = self._phase_since = record.mono
         self._open.clear()
         self._trained = self._published = None
         self._next_step, self._ended = event.step, False
+        if "buffered" in self._limits:  # what is restored comes on top of what was buffered and may still be
+            at_hand = self.groups["in_flight"] + self.groups["buffered"] + self.groups["training"]
+            self._limits["buffered"] = max(self._limits["buffered"], at_hand + event.restored)
+
+    @on(InvariantBroken)
+    def _invariant_broken(self, record: Record, event: InvariantBroken) -> None:
+        self.published.add(event.law)
 
     @on(PhaseEntered)
     def _phase_entered(self, record: Record, event: PhaseEntered) -> None:
@@ -215,6 +231,22 @@ class Ledger(Folded):
         self._bounded("buffered", record)
         if isinstance(event, GroupFiltered) and event.group in self._dispatch:
             self._prompt_moves(record, self._dispatch.pop(event.group).prompt, "alive", "filtered")
+
+    @on(GroupRestored)
+    def _group_restored(self, record: Record, event: GroupRestored) -> None:
+        if event.step < self._next_step:
+            self._broken("steps", record, f"groups of step {self._next_step} and later", f"step {event.step}")
+        if event.group not in self._alive:  # trained, in a step that does not count any more
+            self._alive[event.group] = "trained"
+            self._prompt_moves(record, event.prompt, "trained", "alive")
+        self._move(record, event.group)
+        self._dispatch[event.group] = GroupDispatched(
+            group=event.group,
+            prompt=event.prompt,
+            target=event.target,
+            version=event.version,
+            size=event.size,
+        )
 
     @on(BatchTaken)
     def _batch_taken(self, record: Record, event: BatchTaken) -> None:

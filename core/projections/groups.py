@@ -16,12 +16,15 @@ from ...events.types import (
     GroupEvicted,
     GroupFailed,
     GroupFiltered,
+    GroupRestored,
     PayloadRef,
     RetryScheduled,
+    RunResumed,
     StepCompleted,
     TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
+    VersionSpans,
 )
 from .fold import Folded, on
 
@@ -36,6 +39,7 @@ class Completed:
     reward: float
     completion_tokens: int
     payload: PayloadRef
+    version_spans: VersionSpans = ()
 
 
 @dataclass(slots=True)
@@ -87,6 +91,40 @@ class Groups(Folded):
     in_flight: int = 0
     buffered: int = 0
     training: int = 0
+    _restored: set[int] = field(default_factory=set)  # of the buffered groups, those that a batch had taken before
+
+    @on(RunResumed)
+    def _resumed(self, record: Record, event: RunResumed) -> None:
+        """Forget the attempts of the process that is gone; its groups end, or are restored, one by one."""
+        self.trajectories_failed["interrupted"] += len(self.running)
+        self.running.clear()
+
+    @on(GroupRestored)
+    def _restore(self, record: Record, event: GroupRestored) -> None:
+        if event.group in self.live:
+            self.training -= 1
+        else:
+            self.ended["trained"] -= 1
+        completed = {
+            one.trajectory: Completed(
+                one.trajectory, one.reward, one.completion_tokens, one.payload, one.version_spans
+            )
+            for one in event.trajectories
+        }
+        self.live[event.group] = Group(
+            event.group,
+            event.prompt,
+            event.target,
+            event.version,
+            event.size,
+            record.mono,
+            "buffered",
+            completed,
+        )
+        self.buffered += 1
+        for line in (self.buffer, self.buffered_by_target.setdefault(event.target, [])):
+            line.insert(sum(number in self._restored for number in line), event.group)
+        self._restored.add(event.group)
 
     @on(GroupDispatched)
     def _dispatched(self, record: Record, event: GroupDispatched) -> None:
@@ -114,7 +152,7 @@ class Groups(Folded):
         if group is None or group.state != "in_flight":
             return
         group.completed[event.trajectory] = Completed(
-            event.trajectory, event.reward, event.completion_tokens, event.payload
+            event.trajectory, event.reward, event.completion_tokens, event.payload, event.version_spans
         )
         if group.whole:
             self.whole.append(event.group)
@@ -190,6 +228,7 @@ class Groups(Folded):
 
     def _leave_buffer(self, group: Group) -> None:
         self.buffered -= 1
+        self._restored.discard(group.group)
         self.buffer.remove(group.group)
         waiting = self.buffered_by_target[group.target]
         waiting.remove(group.group)

@@ -15,6 +15,7 @@ from ...events.types import (
     GroupEvicted,
     GroupFailed,
     GroupFiltered,
+    GroupRestored,
     RunResumed,
     RunStarted,
     StepCompleted,
@@ -70,8 +71,8 @@ class Movement(Folded):
 
     # Groups
 
-    @on(GroupDispatched)
-    def _dispatched(self, record: Record, event: GroupDispatched) -> None:
+    @on(GroupDispatched, GroupRestored)
+    def _dispatched(self, record: Record, event: GroupDispatched | GroupRestored) -> None:
         self._target_of[event.group] = (event.target, event.prompt)
 
     @on(GroupBuffered)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ...events.record import Record
-from ...events.types import EvalCompleted, StepCompleted, TrajectoryCompleted
+from ...events.types import EvalCompleted, RunResumed, StepCompleted, TrajectoryCompleted
 from .fold import Folded, on
 
 
@@ -44,6 +44,12 @@ class Progress(Folded):
     """'prompt' and 'completion' tokens of completed training trajectories."""
     seconds: Counter[str] = field(default_factory=Counter)
     """Sums over completed training trajectories: queue, llm, env_setup, env, reward, other."""
+
+    @on(RunResumed)
+    def _resumed(self, record: Record, event: RunResumed) -> None:
+        """Drop what is rolled back: it is trained, and evaluated, again."""
+        self.steps = [row for row in self.steps if row.step < event.step]
+        self.evals = [row for row in self.evals if row.version <= event.version]
 
     @on(StepCompleted)
     def _step(self, record: Record, event: StepCompleted) -> None:

@@ -14,9 +14,11 @@ from ...events.types import (
     GroupEvicted,
     GroupFailed,
     GroupFiltered,
+    GroupRestored,
     PromptDrawn,
     PromptQuarantined,
     PromptReturned,
+    RunResumed,
     RunStarted,
     StepCompleted,
 )
@@ -59,6 +61,17 @@ class Prompts(Folded):
     @on(RunStarted)
     def _started(self, record: Record, event: RunStarted) -> None:
         self.per_epoch = event.prompts
+
+    @on(RunResumed)
+    def _resumed(self, record: Record, event: RunResumed) -> None:
+        self._training = ()
+
+    @on(GroupRestored)
+    def _restored(self, record: Record, event: GroupRestored) -> None:
+        if event.prompt not in self.alive:
+            self.alive[event.prompt] = event.index
+            self.ended["trained"] -= 1
+        self.prompt_of[event.group] = event.prompt
 
     @on(PromptDrawn)
     def _drawn(self, record: Record, event: PromptDrawn) -> None:

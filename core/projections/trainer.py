@@ -10,6 +10,7 @@ from ...events.types import (
     CheckpointCommitted,
     CheckpointFailed,
     EvalCompleted,
+    EvalStarted,
     LearnerUp,
     Phase,
     PhaseEntered,
@@ -74,8 +75,13 @@ class Trainer(Folded):
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
+        if not self.finished and event.last_mono is not None:
+            self._close_phase(event.last_mono)
         self.step, self.version = event.step, event.version
         self.learner_up, self.published, self.taken, self.taken_step = False, -1, (), -1
+        self.checkpointed, self.evaluated = event.version, min(self.evaluated, event.version)
+        while self.checkpoints and self.checkpoints[-1] != event.checkpoint:
+            self.checkpoints.pop()
         self.outcome = self.stop_reason = ""
         self.phase, self.phase_since_ns = "starting", record.mono
 
@@ -103,9 +109,13 @@ class Trainer(Folded):
     def _published(self, record: Record, event: WeightsPublished) -> None:
         self.published, self.published_path = event.version, event.path
 
+    @on(EvalStarted)
+    def _evaluating(self, record: Record, event: EvalStarted) -> None:
+        self.evals = event.eval + 1
+
     @on(EvalCompleted)
     def _evaluated(self, record: Record, event: EvalCompleted) -> None:
-        self.evaluated, self.evals = event.version, event.eval + 1
+        self.evaluated = event.version
 
     @on(CheckpointCommitted)
     def _checkpointed(self, record: Record, event: CheckpointCommitted) -> None:

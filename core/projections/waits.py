@@ -76,6 +76,12 @@ class Attempts(Folded):
         """Return the share of failures among the recent attempts, 0 if there are none."""
         return sum(1 for a in self.recent if a.failure) / len(self.recent) if self.recent else 0.0
 
+    @on(RunResumed)
+    def _resumed(self, record: Record, event: RunResumed) -> None:
+        """Begin anew: whoever resumes a run that failed of too many failures has seen to their cause."""
+        self.recent.clear()
+        self.first_failure = None
+
     @on(TrajectoryCompleted)
     def _completed(self, record: Record, event: TrajectoryCompleted) -> None:
         if event.group is not None:
