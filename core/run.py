@@ -7,8 +7,9 @@ However a run ends, every group in flight is accounted for, every process is clo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from ..events.bus import Bus
@@ -152,18 +153,18 @@ class Run:
             self._waiter("trainer"),
         )
         async with asyncio.TaskGroup() as actors:
-            collecting = actors.create_task(self._supervised("collector", collector.run()), name="collector")
+            collecting = actors.create_task(self._supervised("collector", collector.run), name="collector")
             others = [
                 actors.create_task(self._supervised(name, work), name=name)
                 for name, work in (
-                    ("bus", self.bus.guard()),
-                    ("auditor", self._audit()),
-                    ("run", self._obey(stop)),
-                    ("engine_pool", pool.run()),
-                    ("watchdog", self._watchdog().run()),
+                    ("bus", self.bus.guard),
+                    ("auditor", self._audit),
+                    ("run", partial(self._obey, stop)),
+                    ("engine_pool", pool.run),
+                    ("watchdog", self._watchdog().run),
                 )
             ]
-            outcome = await self._supervised("trainer", trainer.run())
+            outcome = await self._supervised("trainer", trainer.run)
             self._me.publish(PhaseEntered(phase="finished", step=view.trainer.step))
             collecting.cancel()
             await asyncio.wait({collecting})  # its groups are accounted for before the engines go
@@ -188,10 +189,10 @@ class Run:
             self.view, self.config, self.ports.eval_prompts, rollouts, self._waiter("evaluation")
         )
 
-    async def _supervised(self, actor: str, work: Coroutine[Any, Any, T]) -> T:
+    async def _supervised(self, actor: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run an actor; note the first exception of all actors before it ends the others."""
         try:
-            return await work
+            return await work()
         except Exception as error:
             self._note(actor, error)
             raise

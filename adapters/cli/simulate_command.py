@@ -46,11 +46,12 @@ class Case:
     scenario: Scenario | None
     path: Path | None
     evaluating: bool
+    killing: bool
 
     def run(self, tape: Tape) -> Simulated:
         """Run it once."""
         scenario = self.scenario or draw_scenario(tape)
-        return simulate(scenario, tape, evaluating=self.evaluating)
+        return simulate(scenario, tape, evaluating=self.evaluating, killing=self.killing)
 
     @property
     def name(self) -> str:
@@ -60,9 +61,10 @@ class Case:
     def command(self, *options: object) -> str:
         """Return the command that runs it with `options`."""
         what = "--chaos" if self.path is None else str(self.path)
-        return " ".join(
-            map(str, [f"{program()} simulate", what, *(["--eval"] if self.evaluating else []), *options])
-        )
+        flags = [
+            flag for flag, given in (("--eval", self.evaluating), ("--resume", self.killing)) if given
+        ]
+        return " ".join(map(str, [f"{program()} simulate", what, *flags, *options]))
 
 
 @click.command("simulate", help=HELP, short_help="Try to break a run, in virtual time.")
@@ -71,6 +73,9 @@ class Case:
 @click.option("--seed", metavar="S", type=click.IntRange(min=0), default=0, help="First seed (0).")
 @click.option("--seeds", metavar="N", type=click.IntRange(min=1), default=1, help="Seeds to run (1).")
 @click.option("--eval", "evaluating", is_flag=True, help="With evaluations, also where a scenario has none.")
+@click.option(
+    "--resume", "killing", is_flag=True, help="Kill each run once, at an event that the seed picks, and resume it."
+)
 @click.option("--tape", metavar="FILE", type=click.Path(path_type=Path), help="Play back a failure's tape.")
 @click.option(
     "--log", metavar="DIR", type=click.Path(path_type=Path), help="Write each run's events to a folder."
@@ -84,11 +89,12 @@ def simulate_command(
     seed: int,
     seeds: int,
     evaluating: bool,
+    killing: bool,
     tape: Path | None,
     log: Path | None,
 ) -> None:
     """Try to break a run, in virtual time."""
-    case = _case(scenario_file, chaos, evaluating)
+    case = _case(scenario_file, chaos, evaluating, killing)
     if case.scenario is not None and case.scenario.expect.refused is not None:
         _refusal(context, case)
         return
@@ -100,10 +106,10 @@ def simulate_command(
         context.exit(EXIT_FAILED)
 
 
-def _case(path: Path | None, chaos: bool, evaluating: bool) -> Case:
+def _case(path: Path | None, chaos: bool, evaluating: bool, killing: bool) -> Case:
     if chaos == (path is not None):
         raise BadInput(["give a scenario file or --chaos, one of the two"])
-    return Case(None if path is None else load_scenario(path), path, evaluating)
+    return Case(None if path is None else load_scenario(path), path, evaluating, killing)
 
 
 def _tape(path: Path) -> Tape:
@@ -136,7 +142,7 @@ def _all(case: Case, tapes: Iterator[Tape], log: Path | None, *, many: bool, aga
     for tape in tapes:
         run = case.run(tape)
         count, events, struck = count + 1, events + len(run.records), struck + run.struck
-        outcome = run.outcome.outcome if run.outcome else "stalled"
+        outcome = run.outcome or "stalled"
         outcomes[outcome] += 1
         verdict = judge(run)
         click.echo(

@@ -20,6 +20,8 @@ class SimulatedDisk:
         self.records: list[Record] = []
         """Everything that was published, durable or not."""
         self.durable_seq = -1
+        self.committing_seq = -1
+        """Newest event of the commit that is on its way: a crash may keep it, or not."""
         self._commit_s = commit_s
         self._full_at = full_at
         self._busy = False
@@ -42,7 +44,7 @@ class SimulatedDisk:
             return
         last_seq = self.records[-1].seq
         if last_seq > self.durable_seq:
-            self._busy = True
+            self._busy, self.committing_seq = True, last_seq
             asyncio.get_running_loop().call_later(self._commit_s(), self._committed, last_seq)
 
     def _committed(self, last_seq: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import Field, model_validator
@@ -54,13 +54,14 @@ What = Literal[
     "slow",
     "full",
     "stop",
+    "kill",
 ]
 
 ANY_CALL = ("hang", "delay", "lose_reply", "error", "defect")
 ALLOWED: dict[str, tuple[str, ...]] = {
     "engine": ("die",),
     "disk": ("slow", "full"),
-    "run": ("stop",),
+    "run": ("stop", "kill"),
     "engine.generate": (*ANY_CALL, "gone", "refuse", "too_long", "die"),
     "environment.reward": (*ANY_CALL, "nan"),
 }
@@ -121,6 +122,7 @@ class Injector:
         self.view: View | None = None
         self.on_stop: Callable[[], None] = lambda: None
         self.on_die: Callable[[str], None] = lambda engine: None
+        self.on_kill: Callable[[], None] = lambda: None
         self._tape = tape
         self._heal_s = heal_s
         self._seen: Counter[int] = Counter()
@@ -128,12 +130,15 @@ class Injector:
 
     def apply(self, record: Record) -> None:
         """Strike with the rules that are for this event; registered with the bus as a projection."""
-        for fault in self.faults:
-            if fault.at_event != record.seq or fault.what == "full":
+        for number, fault in enumerate(self.faults):
+            if fault.at_event != record.seq or fault.what == "full" or self._fired[number]:
                 continue
+            self._fired[number] += 1  # once: a resumed run may come by this seq again
             self._count(fault)
             if fault.what == "stop":
                 self.on_stop()
+            elif fault.what == "kill":
+                self.on_kill()
             elif fault.engine is not None:
                 self.on_die(fault.engine)
 
@@ -235,7 +240,14 @@ class FaultyPort:
             return method
         where, about, injector = f"{self._kind}.{name}", self._about[name], self._injector
 
-        async def call(*args: Any) -> Any:
-            return await injector.around(where, about(*args), lambda: method(*args))
+        return lambda *args: _Call(lambda: injector.around(where, about(*args), lambda: method(*args)))
 
-        return call
+
+class _Call:
+    """An awaitable that begins when it is awaited: a task that is killed before it runs leaves nothing behind."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._begin().__await__()

@@ -1,7 +1,7 @@
-"""The verdict on a simulated run: which law it broke, read from its log alone.
+"""The verdict on a simulated run: which law it broke, read from its log and from the learner's weights.
 
 On purpose it does not trust the projections that decide: it counts prompts and lags by itself, and takes the shipped
-ledger's findings on top.
+ledger's findings on top. Where a run was resumed, only the history that survives counts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from ...core.config import RunConfig
 from ...events.record import Record
@@ -21,12 +22,14 @@ from ...events.types import (
     GroupEvicted,
     GroupFailed,
     GroupFiltered,
+    GroupRestored,
     InvariantBroken,
     PromptDrawn,
     PromptQuarantined,
     PromptReturned,
     RunFailed,
     RunFinished,
+    RunResumed,
     StepCompleted,
 )
 from .simulation import Simulated
@@ -60,8 +63,19 @@ def _broken(run: Simulated) -> Iterator[Broken]:
     if not isinstance(last, RunFinished | RunFailed):
         yield Broken("says how it ended", f"the last event is {getattr(last, 'kind', 'none')}")
         return
-    yield from Prompts(run.records, run.config).broken(last)
-    yield from _unexpected(run, last)
+    history = Prompts(run.records, run.config)
+    yield from history.broken(last)
+    yield from _other_weights(run, history)
+    yield from _unexpected(run, history, last)
+
+
+def _other_weights(run: Simulated, history: Prompts) -> Iterator[Broken]:
+    """Yield where the learner's weights are made of other groups than the log says of the history that counts."""
+    logged = [sorted(batch) for _, batch in sorted(history.batches.items())]
+    learned = [sorted({int(name.partition("/")[0]) for name in rows}) for rows in run.trained]
+    if run.outcome == "completed" and logged != learned:
+        step = next(n for n, (a, b) in enumerate(zip_longest(logged, learned)) if a != b)
+        yield Broken("weights are what the log says", f"they differ at step {step}")
 
 
 class Prompts:
@@ -72,7 +86,8 @@ class Prompts:
         self.found: list[Broken] = []
         self._group: dict[int, GroupDispatched] = {}
         self._taken: tuple[int, ...] = ()
-        self._trained: Counter[int] = Counter()
+        self.batches: dict[int, tuple[int, ...]] = {}
+        """Groups of each step that was trained, in the history that counts."""
         bounded = config.scheduler.policy != "capacity"  # whose bound is the ledger's count, not a group's lag
         self._lag_max = config.scheduler.max_staleness if bounded else config.run.steps
         for record in records:
@@ -81,7 +96,10 @@ class Prompts:
     def broken(self, last: RunFinished | RunFailed) -> Iterator[Broken]:
         """Yield what is wrong; a run that failed may end with a batch in training."""
         yield from self.found
-        for prompt, count in self._trained.items():
+        trained = Counter(
+            self._group[group].prompt for batch in self.batches.values() for group in batch
+        )
+        for prompt, count in trained.items():
             if count > 1:
                 yield Broken("none trained twice", f"prompt {prompt} was trained {count} times")
         allowed = {"trained", "filtered", "quarantined", "returned", "buffered"}
@@ -116,9 +134,20 @@ class Prompts:
             case BatchTaken():
                 self._take(event)
             case StepCompleted():
+                self.batches[event.step] = self._taken
                 for group in self._taken:
                     self.state[self._group[group].prompt] = "trained"
-                    self._trained[self._group[group].prompt] += 1
+                self._taken = ()
+            case RunResumed():
+                undone = [self._taken, *(self.batches.pop(s) for s in list(self.batches) if s >= event.step)]
+                for group in (group for batch in undone for group in batch):
+                    self.state[self._group[group].prompt] = "rolled back"
+                self._taken = ()
+            case GroupRestored():
+                if self.state[event.prompt] != "rolled back":
+                    how = f"prompt {event.prompt} is restored while it is {self.state[event.prompt]}"
+                    self.found.append(Broken("none trained twice", how))
+                self.state[event.prompt] = "buffered"
 
     def _take(self, event: BatchTaken) -> None:
         self._taken = event.groups
@@ -132,14 +161,19 @@ class Prompts:
                 )
 
 
-def _unexpected(run: Simulated, last: RunFinished | RunFailed) -> Iterator[Broken]:
-    """Yield what is not as the scenario expects."""
+def _unexpected(
+    run: Simulated, history: Prompts, last: RunFinished | RunFailed
+) -> Iterator[Broken]:
+    """Yield what is not as the scenario expects.
+
+    A kill may come before what the scenario is about, or take it with it: then the run ends well, and what was
+    expected to be seen may not be seen.
+    """
     expect, events = run.scenario.expect, [record.event for record in run.records]
-    assert run.outcome is not None
-    outcome = run.outcome.outcome
+    outcome, resumed = run.outcome, any(isinstance(event, RunResumed) for event in events)
     if isinstance(last, RunFailed) and last.error == "buffer_wait_expired":
         yield Broken("never stalls", f"only a deadline ended the run: {last.message}")
-    if outcome not in expect.outcome:
+    if outcome not in expect.outcome and not (resumed and outcome == "completed"):
         why = f": {last.error}: {last.message}" if isinstance(last, RunFailed) else ""
         yield Broken("ends as it should", f"{outcome}{why}; expected {' or '.join(expect.outcome)}")
     elif isinstance(last, RunFailed):
@@ -149,18 +183,19 @@ def _unexpected(run: Simulated, last: RunFinished | RunFailed) -> Iterator[Broke
             )
         if expect.cause and expect.cause not in last.message:
             yield Broken("ends as it should", f"the cause is '{last.message}', not '{expect.cause}'")
-    trained = sum(isinstance(event, StepCompleted) for event in events)
+    trained = len(history.batches)
     steps = expect.steps if expect.steps is not None else run.config.run.steps
     if (expect.steps is not None or outcome == "completed") and trained != steps:
         yield Broken("every step is trained", f"{trained} of {steps}")
     if expect.seconds_max is not None and run.seconds > expect.seconds_max:
         yield Broken("makes progress", f"took {run.seconds:.1f} virtual seconds of {expect.seconds_max:g}")
-    quarantined = [event.prompt for event in events if isinstance(event, PromptQuarantined)]
-    if expect.quarantined is not None and sorted(quarantined) != sorted(expect.quarantined):
-        yield Broken("ends as it should", f"quarantined {quarantined}, expected {list(expect.quarantined)}")
+    quarantined = {event.prompt for event in events if isinstance(event, PromptQuarantined)}
+    wanted = set(expect.quarantined or ())
+    if expect.quarantined is not None and not (quarantined <= wanted if resumed else quarantined == wanted):
+        yield Broken("ends as it should", f"quarantined {sorted(quarantined)}, expected {sorted(wanted)}")
     kinds = {record.event.kind for record in run.records}  # type: ignore[attr-defined]
     for kind in expect.some:
-        if kind not in kinds:
+        if kind not in kinds and not resumed:
             yield Broken("ends as it should", f"no event is {kind}")
     for kind in expect.none:
         if kind in kinds:
@@ -193,6 +228,7 @@ PROGRESS = (
     GroupBuffered,
     GroupFiltered,
     PromptQuarantined,
+    RunResumed,
     RunFinished,
     RunFailed,
 )

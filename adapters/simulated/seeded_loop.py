@@ -42,6 +42,10 @@ class Endless(Exception):
     """The simulation took more steps than it may: something runs for ever without getting anywhere."""
 
 
+class Killed(Exception):
+    """The simulated process was killed: nothing of it runs any more."""
+
+
 class NumberedTask(asyncio.Task[Any]):
     """A task that hashes by its number, so that a set of tasks has the same order in every process."""
 
@@ -67,14 +71,16 @@ class _Lane:
 
 
 class SeededLoop(asyncio.BaseEventLoop):
-    """A loop in virtual time, from 0, that runs what `tape` picks. Make it with `seeded_loop`."""
+    """A loop in virtual time that runs what `tape` picks. Make it with `seeded_loop`."""
 
-    def __init__(self, tape: Tape, *, jitter_s: float, steps_max: int) -> None:
+    def __init__(self, tape: Tape, *, jitter_s: float, steps_max: int, start_s: float = 0.0) -> None:
         super().__init__()
         self.set_debug(False)  # debug mode would add steps of its own
         self.tape = tape
-        self.now_s = 0.0
+        self.now_s = start_s
         self.steps = 0
+        self.killed = False
+        """Set to end the process at once, when the callback that runs is done."""
         self.errors: list[str] = []
         """What asyncio's exception handler was told: exceptions that nobody awaited."""
         self.set_exception_handler(self._note_error)
@@ -200,6 +206,8 @@ class SeededLoop(asyncio.BaseEventLoop):
         if self.steps > self._steps_max:
             raise Endless(f"no end after {self._steps_max:,} steps, at {self.now_s:.1f} virtual seconds")
         handle._run()  # a callback's exception goes to the exception handler
+        if self.killed and self._choosing:
+            raise Killed(f"killed at {self.now_s:.3f} virtual seconds")
 
     def _fire_timers(self) -> None:
         timers = self._timers
@@ -224,6 +232,9 @@ class SeededLoop(asyncio.BaseEventLoop):
         """Cancel the tasks that are left, oldest first, and close; nothing of it is recorded."""
         self._choosing = False
         self._stopping = False
+        for _, handle in self._callbacks.handles:
+            if _name_of(handle) == "_run_until_complete_cb":
+                handle.cancel()  # of a run that was killed when it was done: it would stop what follows
         left = [task for _, task in sorted(self._live.items()) if not task.done()]
         for task in left:
             task.cancel()
@@ -252,15 +263,17 @@ def _name_of(handle: asyncio.Handle) -> str:
 
 
 @contextmanager
-def seeded_loop(tape: Tape, *, jitter_s: float = 0.02, steps_max: int = 20_000_000) -> Iterator[SeededLoop]:
+def seeded_loop(
+    tape: Tape, *, jitter_s: float = 0.02, steps_max: int = 20_000_000, start_s: float = 0.0
+) -> Iterator[SeededLoop]:
     """Yield a loop that runs as `tape` says; what is left at the end is cancelled, outside the recorded run.
 
-    ``loop.run_until_complete`` raises `Stalled` where every task would wait for ever, and `Endless` after
-    `steps_max` steps.
+    ``loop.run_until_complete`` raises `Stalled` where every task would wait for ever, `Endless` after `steps_max`
+    steps, and `Killed` once `SeededLoop.killed` is set. Time begins at `start_s`.
     """
     collecting = gc.isenabled()
     gc.disable()  # finalisers would otherwise run at steps that depend on the process
-    loop = SeededLoop(tape, jitter_s=jitter_s, steps_max=steps_max)
+    loop = SeededLoop(tape, jitter_s=jitter_s, steps_max=steps_max, start_s=start_s)
     try:
         yield loop
     finally:

@@ -1,7 +1,7 @@
-"""One simulated run: the shipped core, bus and codec in a seeded world, and a verdict on what came out.
+"""One simulated run: the shipped core, bus and codec in a seeded world, and what came out.
 
-The world is built from a `Scenario`, everything in it that varies is drawn from a `Tape`, and the judge knows nothing
-of the core's own projections: it reads the log.
+The world is built from a `Scenario`, and everything in it that varies is drawn from a `Tape`. A run has several
+*lives* when its controller is killed: what was durable by then survives, and the next life resumes from it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from hashlib import blake2b
 from typing import Any
 
 from ...core.config import RunConfig
-from ...core.ports import Engine, GenerateRequest, Learner, Ports
+from ...core.ports import Engine, GenerateRequest, Learner, Ports, TrainBatch
+from ...core.resume import Past, resumption
 from ...core.run import Run, RunOutcome
 from ...events.bus import Bus
 from ...events.codec import encode
 from ...events.record import Record
+from ...events.types import RunFailed, RunFinished
 from .disk import SimulatedDisk
-from .faults import FaultyPort, Injector
+from .faults import Fault, FaultyPort, Injector
 from .scenario import Scenario, Surroundings
-from .seeded_loop import Endless, SeededLoop, seeded_loop
+from .seeded_loop import Endless, Killed, SeededLoop, seeded_loop
 from .tape import Family, Tape
 from .virtual_time import Stalled, VirtualClock
 from .world import (
@@ -39,6 +41,10 @@ LATENCIES = 32
 """Different latencies that a call may have; the longest ones are rare."""
 STEPS_MAX = 3_000_000
 EVAL_ITEMS = 20
+DOWN_S = 5.0
+"""Virtual seconds between a kill and the resume."""
+KILL_PLACES = 1000
+"""Places of a run at which it may be killed; 0 is nowhere."""
 
 
 @dataclass
@@ -48,7 +54,8 @@ class Simulated:
     scenario: Scenario
     config: RunConfig
     records: list[Record]
-    outcome: RunOutcome | None
+    outcome: str
+    """How it ended; empty where it did not."""
     seconds: float
     """Virtual ones."""
     steps: int
@@ -57,6 +64,8 @@ class Simulated:
     """Of the schedule and of every byte of the log."""
     struck: Counter[str]
     choices: dict[Family, list[int]]
+    trained: list[tuple[str, ...]]
+    """What the learner's weights are made of: the trajectories of each step."""
     stalled: str = ""
     errors: list[str] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
@@ -64,17 +73,35 @@ class Simulated:
 
 
 class _World:
-    """Ports with drawn latencies and an injector in front of them."""
+    """What outlives the controller, and for each of its lives ports with drawn latencies behind an injector."""
 
     def __init__(self, scenario: Scenario, config: RunConfig, tape: Tape) -> None:
         self.world, self.config, self.tape = scenario.world, config, tape
         self.clock = VirtualClock()
         self.injector = Injector(scenario.fault, tape, scenario.world.heal_s)
-        self.engines = [self._engine(f"engine-{n}") for n in range(self.world.engines)]
-        self.learner = SimulatedLearner(self.clock, start_s=self.world.learner_start_s)
-        self.learner.on_train = self._train_for
         self.injector.on_die = self._die
+        self.payloads = SimulatedPayloads()
+        self.saved: dict[str, list[TrainBatch]] = {}
+        self.records: list[Record] = []
+        """The log, as far as it has survived the lives before this one."""
+        self.now_s = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the processes and the log writer of a life: none of the one before is left."""
+        self.engines = [self._engine(f"engine-{n}") for n in range(self.world.engines)]
+        self.learner = SimulatedLearner(
+            self.clock, start_s=self.world.learner_start_s, saved=self.saved
+        )
+        self.learner.on_train = self._train_for
         self.disk = SimulatedDisk(self._commit_s, full_at=self.injector.full_at)
+
+    def survive(self) -> None:
+        """Keep what the disk has of a killed life: what was durable, and by chance the commit on its way."""
+        kept = self.disk.durable_seq
+        if self.disk.committing_seq > kept and self.tape.draw("fault", 2):
+            kept = self.disk.committing_seq
+        self.records += [record for record in self.disk.records if record.seq <= kept]
 
     def _late(self, seconds: float) -> float:
         """Return a latency: `seconds`, or by chance up to `spread` times as long."""
@@ -122,7 +149,7 @@ class _World:
             environments=self._environment,
             prompts=NumberedPrompts(config.data.size or 1),
             renderer=SimulatedRenderer(),
-            artifacts=SimulatedArtifacts(),
+            artifacts=SimulatedArtifacts(saved=self.saved),
             eval_prompts=NumberedPrompts(EVAL_ITEMS) if evaluating else None,
         )
 
@@ -196,30 +223,89 @@ def _about_request(asked: GenerateRequest, view: Any) -> dict[str, object]:
 
 
 def simulate(
-    scenario: Scenario, tape: Tape, *, evaluating: bool = False, jitter_s: float = 0.02
+    scenario: Scenario,
+    tape: Tape,
+    *,
+    evaluating: bool = False,
+    killing: bool = False,
+    jitter_s: float = 0.02,
 ) -> Simulated:
-    """Run `scenario` once as `tape` says. Raises pydantic's ValidationError where its settings are refused."""
+    """Run `scenario` once as `tape` says; `killing` kills it once, at an event that the tape picks, and resumes it.
+
+    Raises pydantic's ValidationError where its settings are refused.
+    """
     config = scenario.run_config(evaluating=evaluating)
+    if killing:
+        place = tape.draw("fault", KILL_PLACES)
+        whole = _lives(scenario, config, tape.twin(), jitter_s)
+        at_event = place * len(whole.records) // KILL_PLACES
+        kill = Fault(where="run", what="kill", at_event=at_event)
+        if place:
+            scenario = scenario.model_copy(update={"fault": (*scenario.fault, kill)})
+    return _lives(scenario, config, tape, jitter_s)
+
+
+def _lives(scenario: Scenario, config: RunConfig, tape: Tape, jitter_s: float) -> Simulated:
     world = _World(scenario, config, tape)
-    with seeded_loop(tape, jitter_s=jitter_s, steps_max=STEPS_MAX) as loop:
-        bus = Bus(world.clock, world.disk)
-        run = Run(config, world.ports(lambda: run.view), bus, SimulatedPayloads())
-        bus.register(world.injector)
-        stalled, outcome = "", None
-        try:
-            outcome = loop.run_until_complete(_conducted(run, bus, world.injector))
-        except (Stalled, Endless) as error:
-            stalled = f"{error}; {_open_waits(run)}"
-        return _result(scenario, config, world, loop, run, outcome, stalled)
+    digest, steps = blake2b(digest_size=8), 0
+    while True:
+        with seeded_loop(tape, jitter_s=jitter_s, steps_max=STEPS_MAX, start_s=world.now_s) as loop:
+            run = _run(world, config)
+            stalled, outcome, killed = "", None, False
+            try:
+                outcome = loop.run_until_complete(_conducted(run, world, loop))
+            except (Stalled, Endless) as error:
+                stalled = f"{error}; {_open_waits(run)}"
+            except Killed:
+                killed = True
+            # Taken down before the loop's leftovers are cancelled: what they publish then is no part of the run.
+            steps, world.now_s = steps + loop.steps, loop.now_s
+            digest.update(loop.digest.encode())
+            if killed:
+                world.survive()
+            else:
+                world.records += world.disk.records
+            errors = list(loop.errors)
+        if not killed or errors or _is_over(world.records):
+            return _result(scenario, world, run, outcome, stalled, errors, steps, digest)
+        world.now_s += DOWN_S
+        world.begin()
 
 
-async def _conducted(run: Run, bus: Bus, injector: Injector) -> RunOutcome:
+def _is_over(records: list[Record]) -> bool:
+    """Return whether a killed run had reached its end before: there is nothing to resume."""
+    return bool(records) and isinstance(records[-1].event, RunFinished | RunFailed)
+
+
+def _run(world: _World, config: RunConfig) -> Run:
+    """Return the run of a new life: a fresh one, or the one that the surviving log goes on with."""
+    ports = world.ports(lambda: run.view)
+    if not world.records:
+        run = Run(config, ports, Bus(world.clock, world.disk), world.payloads)
+        return run
+    past = Past.of(world.records)
+    opening = resumption(
+        past,
+        present=world.saved.__contains__,
+        readable=lambda ref: ref.offset < len(world.payloads.stored),
+        facts={},
+    )
+    bus = Bus(world.clock, world.disk, next_seq=world.records[-1].seq + 1)
+    run = Run(config, ports, bus, world.payloads, past=past, opening=opening)
+    return run
+
+
+async def _conducted(run: Run, world: _World, loop: SeededLoop) -> RunOutcome:
+    def kill() -> None:
+        loop.killed = True
+
     stop = asyncio.Event()
-    injector.on_stop = stop.set
+    run.bus.register(world.injector)
+    world.injector.on_stop, world.injector.on_kill = stop.set, kill
     try:
         return await run.conduct(stop)
     finally:
-        bus.close()
+        run.bus.close()
 
 
 def _open_waits(run: Run) -> str:
@@ -230,34 +316,39 @@ def _open_waits(run: Run) -> str:
 
 def _result(
     scenario: Scenario,
-    config: RunConfig,
     world: _World,
-    loop: SeededLoop,
     run: Run,
     outcome: RunOutcome | None,
     stalled: str,
+    errors: list[str],
+    steps: int,
+    digest: Any,
 ) -> Simulated:
-    """Take down everything before the loop's leftovers are cancelled: what they publish then is no part of it."""
-    records = list(world.disk.records)
     if world.disk.full:
         world.injector.struck["disk full"] += 1
-    content = blake2b(loop.digest.encode(), digest_size=8)
-    for record in records:
-        content.update(encode(record))
+    for record in world.records:
+        digest.update(encode(record))
     return Simulated(
         scenario=scenario,
-        config=config,
-        records=records,
-        outcome=outcome,
-        seconds=loop.now_s,
-        steps=loop.steps,
-        digest=content.hexdigest()[:12],
+        config=run.config,
+        records=world.records,
+        outcome=outcome.outcome if outcome is not None else _ending(world.records),
+        seconds=world.now_s,
+        steps=steps,
+        digest=digest.hexdigest()[:12],
         struck=world.injector.struck,
         choices={family: list(values) for family, values in world.tape.values.items()},
+        trained=[tuple(row.trajectory for row in batch.rows) for batch in world.learner.batches],
         stalled=stalled,
-        errors=loop.errors,
+        errors=errors,
         breaches=[
             f"{breach.law}: expected {breach.expected}, found {breach.found} (seq {breach.seq})"
             for breach in run.ledger.breaches
         ],
     )
+
+
+def _ending(records: list[Record]) -> str:
+    """Return how the log says that the run ended; empty if it does not."""
+    last = records[-1].event if records else None
+    return last.outcome if isinstance(last, RunFinished) else "failed" if isinstance(last, RunFailed) else ""

@@ -52,6 +52,15 @@ class Tape:
         """Return True once in `one_in` draws; choice 0 is no."""
         return self.draw(family, one_in) == one_in - 1 if one_in > 1 else True
 
+    def twin(self) -> Tape:
+        """Return a tape that has made the choices of this one, and goes on with the same ones."""
+        twin = Tape(self.seed, self._recorded)
+        for family, values in self.values.items():
+            twin.values[family] = list(values)
+            for _ in values:
+                twin._chance[family]()
+        return twin
+
     def replayed(self) -> Tape:
         """Return a tape that makes the choices of this one again."""
         return Tape(self.seed, self.values)

@@ -148,10 +148,15 @@ class SimulatedLearner:
     on_checkpoint: Hook = nothing
     version: int = 0
     batches: list[TrainBatch] = field(default_factory=list)
+    """What its weights are made of: one batch for each version since the model as loaded."""
+    saved: dict[str, list[TrainBatch]] = field(default_factory=dict)
+    """Checkpoints, which outlive it where the dictionary does."""
 
     async def start(self, checkpoint: str | None) -> LearnerInfo:
-        """Come up."""
+        """Come up, with what the checkpoint holds."""
         await self.clock.sleep(self.start_s)
+        self.batches = list(self.saved[checkpoint]) if checkpoint is not None else []
+        self.version = len(self.batches)
         return LearnerInfo(self.version, 1, "simulated")
 
     async def train(self, batch: TrainBatch) -> TrainResult:
@@ -167,8 +172,9 @@ class SimulatedLearner:
         return WrittenFile(path, 1)
 
     async def checkpoint(self, path: str) -> WrittenFile:
-        """Name the checkpoint."""
+        """Save the checkpoint."""
         await self.on_checkpoint(path)
+        self.saved[path] = list(self.batches)
         return WrittenFile(path, 1)
 
     async def close(self) -> None:
@@ -242,6 +248,8 @@ class SimulatedArtifacts:
     """Paths that lead nowhere, and the list of what was dropped."""
 
     dropped: list[str] = field(default_factory=list)
+    saved: dict[str, list[TrainBatch]] = field(default_factory=dict)
+    """Checkpoints that are there; shared with the learner."""
 
     def weights(self, version: int) -> str:
         """Return a name."""
@@ -258,6 +266,7 @@ class SimulatedArtifacts:
     def drop(self, path: str) -> None:
         """Note it."""
         self.dropped.append(path)
+        self.saved.pop(path, None)
 
 
 @dataclass
