@@ -208,7 +208,7 @@ class EnginePool:
         """
         limit_s = self.config.deadlines.llm_call_s
         engine = await self._available(trajectory)
-        name, life = engine.name, engine.restarts
+        name, life, version = engine.name, engine.restarts, engine.version
         started = self.waiter.publish(
             LlmCallStarted(
                 trajectory=trajectory,
@@ -263,4 +263,10 @@ class EnginePool:
         except BaseException as error:
             finished("failed", one_line(error))
             raise
+        oldest, newest = version, self.view.trainer.published
+        if any(not oldest <= sampled <= newest for sampled, _ in generation.version_spans):
+            found = f"answered with weights {generation.version_spans}, was to serve {oldest} to {newest}"
+            finished("failed", found)
+            self.lose(name, found, life)
+            raise TrajectoryAborted(engine_failure(EngineGone(found)))
         return generation, finished("completed", generation=generation)

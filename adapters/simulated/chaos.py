@@ -101,22 +101,23 @@ def _settings(tape: Tape, world: Surroundings) -> dict[str, dict[str, Any]]:
 
 
 CALLS: tuple[tuple[str, tuple[str, ...], int], ...] = (
-    ("engine.generate", ("error", "hang", "delay", "refuse", "too_long", "gone", "die", "lose_reply"), 2),
+    ("engine.generate", ("error", "hang", "delay", "refuse", "too_long", "gone", "die", "lose_reply", "duplicate"), 2),
     ("environment.step", ("error", "hang", "delay"), 3),
     ("environment.reset", ("error", "hang", "delay"), 4),
     ("environment.reward", ("nan", "error", "hang", "delay"), 4),
-    ("engine.load", ("error", "hang", "delay", "lose_reply"), 3),
-    ("engine.start", ("error", "hang", "delay"), 4),
+    ("engine.load", ("error", "hang", "delay", "lose_reply", "duplicate", "old_weights"), 3),
+    ("engine.start", ("error", "hang", "delay", "old_weights"), 4),
     ("engine.pause", ("error", "hang", "lose_reply"), 4),
     ("engine.resume", ("error", "hang", "lose_reply"), 4),
     ("engine.prepare", ("error", "hang"), 6),
     ("engine.close", ("hang", "delay"), 6),
     ("learner.checkpoint", ("error", "hang", "delay"), 4),
-    ("learner.train", ("delay", "error", "gone", "hang", "lose_reply"), 8),
+    ("learner.train", ("delay", "error", "gone", "hang", "lose_reply", "duplicate"), 8),
     ("learner.publish", ("delay", "error", "hang"), 10),
     ("learner.start", ("delay", "error", "hang"), 12),
     ("engine.generate", ("defect",), 16),
     ("learner.train", ("defect",), 24),
+    ("data.item", ("defect",), 40),
     ("disk", ("slow",), 4),
 )
 """Where, what can happen there, and in one run of how many it does."""
@@ -149,6 +150,11 @@ def _event_faults(tape: Tape, engines: int) -> list[Fault]:
         faults.append(Fault(where="run", what="stop", at_event=tape.draw("fault", 600)))
     if tape.happens("fault", 12):
         faults.append(Fault(where="disk", what="full", at_event=tape.draw("fault", 600)))
+    faults += [
+        Fault(where="run", what="kill", at_event=tape.draw("fault", 600))
+        for one_in in (3, 6, 6)
+        if tape.happens("fault", one_in)
+    ]
     return faults
 
 

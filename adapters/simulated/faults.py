@@ -36,6 +36,7 @@ Where = Literal[
     "environment.reset",
     "environment.step",
     "environment.reward",
+    "data.item",
     "engine",
     "disk",
     "run",
@@ -49,6 +50,8 @@ What = Literal[
     "refuse",
     "too_long",
     "defect",
+    "duplicate",
+    "old_weights",
     "nan",
     "die",
     "slow",
@@ -57,11 +60,14 @@ What = Literal[
     "kill",
 ]
 
-ANY_CALL = ("hang", "delay", "lose_reply", "error", "defect")
+ANY_CALL = ("hang", "delay", "lose_reply", "error", "defect", "duplicate")
 ALLOWED: dict[str, tuple[str, ...]] = {
     "engine": ("die",),
     "disk": ("slow", "full"),
     "run": ("stop", "kill"),
+    "data.item": ("defect",),
+    "engine.start": (*ANY_CALL, "gone", "old_weights"),
+    "engine.load": (*ANY_CALL, "gone", "old_weights"),
     "engine.generate": (*ANY_CALL, "gone", "refuse", "too_long", "die"),
     "environment.reward": (*ANY_CALL, "nan"),
 }
@@ -173,22 +179,35 @@ class Injector:
     def _count(self, fault: Fault) -> None:
         self.struck[f"{fault.where} {fault.what}"] += 1
 
-    async def around(self, where: str, about: Mapping[str, object], call: Callable[[], Awaitable[T]]) -> T:
+    def check(self, where: str) -> None:
+        """Raise what a rule makes of a call that answers at once."""
+        fault = self.pick(where, {})
+        if fault is not None:
+            raise _error(fault, where)
+
+    async def around(
+        self, where: str, about: Mapping[str, object], call: Callable[..., Awaitable[T]], args: Sequence[Any]
+    ) -> T:
         """Make the call, or what a rule makes of it."""
         fault = self.pick(where, about)
         if fault is None:
-            return await call()
+            return await call(*args)
         if fault.what == "hang":
             await asyncio.Event().wait()
         if fault.what == "lose_reply":
-            await call()
+            await call(*args)
             await asyncio.Event().wait()
         if fault.seconds:
             await asyncio.sleep(fault.seconds)
         if fault.what == "die":
             self.on_die(str(about["engine"]))
-        if fault.what in ("delay", "die"):
-            return await call()
+        if fault.what == "duplicate":
+            await call(*args)
+        if fault.what == "old_weights":
+            weights, version = args
+            return await call(weights, version - 1)
+        if fault.what in ("delay", "die", "duplicate"):
+            return await call(*args)
         if fault.what == "nan":
             return float("nan")  # type: ignore[return-value]
         raise _error(fault, where)
@@ -240,7 +259,7 @@ class FaultyPort:
             return method
         where, about, injector = f"{self._kind}.{name}", self._about[name], self._injector
 
-        return lambda *args: _Call(lambda: injector.around(where, about(*args), lambda: method(*args)))
+        return lambda *args: _Call(lambda: injector.around(where, about(*args), method, args))
 
 
 class _Call:

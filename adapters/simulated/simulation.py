@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -147,7 +147,7 @@ class _World:
             engines=[self._faulty_engine(engine, run_view) for engine in self.engines],
             learner=self._faulty_learner(),
             environments=self._environment,
-            prompts=NumberedPrompts(config.data.size or 1),
+            prompts=_FaultyPrompts(config.data.size or 1, self.injector),
             renderer=SimulatedRenderer(),
             artifacts=SimulatedArtifacts(saved=self.saved),
             eval_prompts=NumberedPrompts(EVAL_ITEMS) if evaluating else None,
@@ -199,6 +199,18 @@ class _World:
         return FaultyPort(
             made, "environment", self.injector, {"reset": begun, "step": asked, "reward": asked}
         )
+
+
+@dataclass(frozen=True)
+class _FaultyPrompts(NumberedPrompts):
+    """Items that a rule may make a defect of: the collector's own port."""
+
+    injector: Injector
+
+    def item(self, epoch: int, position: int) -> tuple[int, Mapping[str, Any]]:
+        """Return item `position`, or raise."""
+        self.injector.check("data.item")
+        return NumberedPrompts.item(self, epoch, position)
 
 
 def _score(world: Surroundings) -> Callable[[Any, int], float]:

@@ -17,6 +17,7 @@ from ...core.ports import (
     EngineInfo,
     GenerateRequest,
     Generation,
+    LearnerGone,
     LearnerInfo,
     Message,
     PromptTooLong,
@@ -160,7 +161,9 @@ class SimulatedLearner:
         return LearnerInfo(self.version, 1, "simulated")
 
     async def train(self, batch: TrainBatch) -> TrainResult:
-        """Take time and count."""
+        """Take time and count. Raises `LearnerGone` on a batch that is not for the version it holds."""
+        if batch.version != self.version:
+            raise LearnerGone(f"a batch for version {batch.version}, and the learner holds {self.version}")
         await self.on_train(batch)
         await self.clock.sleep(self.seconds)
         self.batches.append(batch)

@@ -1,4 +1,4 @@
-"""The stall cases of tests/scenarios, each with and without evaluations, under several schedules."""
+"""The stall cases of tests/scenarios, fresh and resumed, with and without evaluations, under several schedules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ FILES = sorted(FOLDER.glob("*.toml"))
 REFUSED = "s04_too_little_data"
 
 
+@pytest.mark.parametrize("killing", [False, True], ids=["fresh", "resumed"])
 @pytest.mark.parametrize("evaluating", [False, True], ids=["plain", "eval"])
 @pytest.mark.parametrize("path", [path for path in FILES if path.stem != REFUSED], ids=lambda path: path.stem)
-def test_a_scenario_ends_as_it_says(path: Path, evaluating: bool) -> None:
-    """Under every schedule tried, every law holds and the run ends as expected."""
+def test_a_scenario_ends_as_it_says(path: Path, evaluating: bool, killing: bool) -> None:
+    """Under every schedule tried, killed and resumed or not, every law holds and the run ends as expected."""
     scenario = load_scenario(path)
     for tape in map(Tape, range(3)):
-        assert judge(simulate(scenario, tape, evaluating=evaluating)) is None
+        assert judge(simulate(scenario, tape, evaluating=evaluating, killing=killing)) is None
     assert path.read_text().startswith("#"), "a scenario says what it is about"
 
 
