@@ -15,6 +15,7 @@ from ..events.bus import Bus
 from ..events.types import InvariantBroken, PhaseEntered, RunFailed, RunFinished, RunStarted, StopRequested
 from .collector import Collector
 from .config import RunConfig
+from .ending import end_of_data
 from .engine_pool import EnginePool
 from .evaluation import Evaluation
 from .failures import RunFailure, first_leaf, one_line
@@ -42,6 +43,7 @@ class RunOutcome:
     seconds: float
     error: str = ""
     message: str = ""
+    """Why it failed, or why steps are missing."""
     exception: BaseException | None = None
     """The first cause, where it was an exception."""
 
@@ -215,6 +217,7 @@ class Run:
             self._note("bus", broken)
         trainer, seconds = self.view.trainer, self._me.elapsed_s(started_ns)
         if self._first is None:
+            reason = end_of_data(self.view) if outcome == "data_exhausted" else ""
             self._me.publish(
                 RunFinished.model_validate(
                     {
@@ -222,10 +225,11 @@ class Run:
                         "steps": trainer.version,
                         "version": trainer.version,
                         "seconds": seconds,
+                        "reason": reason,
                     }
                 )
             )
-            return RunOutcome(outcome, trainer.version, trainer.version, seconds)
+            return RunOutcome(outcome, trainer.version, trainer.version, seconds, message=reason)
         actor, cause = self._first
         error = cause.error if isinstance(cause, RunFailure) else type(cause).__name__
         seq = cause.first_cause if isinstance(cause, RunFailure) else None

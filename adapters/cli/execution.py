@@ -22,7 +22,7 @@ from ...events.bus import Bus
 from ...events.folder import RunFolder
 from ...events.log import LogWriter
 from ...events.payload import PayloadStore
-from .failures import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from .screen import Screen
 
 LAST_LINES_S = 2.0
@@ -66,7 +66,12 @@ def new_folder(path: Path) -> Iterator[RunFolder]:
 
 def exit_code(outcome: RunOutcome) -> int:
     """Return the exit code that says how the run ended."""
-    return {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}.get(outcome.outcome, EXIT_DONE)
+    return {
+        "completed": EXIT_DONE,
+        "data_exhausted": EXIT_DATA_EXHAUSTED,
+        "interrupted": EXIT_INTERRUPTED,
+        "failed": EXIT_FAILED,
+    }[outcome.outcome]
 
 
 def execute(config: RunConfig, folder: RunFolder, base: Path, *, debug: bool = False) -> RunOutcome:

@@ -14,6 +14,7 @@ from ...core.config import RunConfig
 from ...events.record import Record
 from ...events.types import (
     BatchTaken,
+    DataExhausted,
     Event,
     GroupBuffered,
     GroupDiscarded,
@@ -28,6 +29,9 @@ from ...events.types import (
     RunFailed,
     RunFinished,
     StepCompleted,
+    StepStarted,
+    TrajectoryCompleted,
+    TrajectoryDropped,
 )
 from .simulation import Simulated
 
@@ -61,6 +65,9 @@ def _broken(run: Simulated) -> Iterator[Broken]:
         yield Broken("says how it ended", f"the last event is {getattr(last, 'kind', 'none')}")
         return
     yield from Prompts(run.records, run.config).broken(last)
+    yield from Rows(run.records, run.config).found
+    if isinstance(last, RunFinished) and (last.outcome == "data_exhausted") != bool(last.reason):
+        yield Broken("says how it ended", f"{last.outcome} for the reason '{last.reason}'")
     yield from _unexpected(run, last)
 
 
@@ -132,6 +139,72 @@ class Prompts:
                 )
 
 
+class Rows:
+    """Counts what groups and batches are made of: trajectories, and groups."""
+
+    def __init__(self, records: list[Record], config: RunConfig) -> None:
+        self.found: list[Broken] = []
+        self._config = config
+        self._complete: Counter[int] = Counter()
+        self._dropped: Counter[int] = Counter()
+        self._target: dict[int, int] = {}
+        self._buffered: dict[int, int] = {}
+        self._rows = 0
+        self._step = 0
+        self._data_ended = False
+        for record in records:
+            self._fold(record.event)
+
+    def _fold(self, event: Event) -> None:
+        match event:
+            case GroupDispatched():
+                self._target[event.group] = event.target
+            case TrajectoryCompleted() if event.group is not None:
+                self._complete[event.group] += 1
+            case TrajectoryDropped():
+                self._dropped[event.group] += 1
+            case GroupBuffered():
+                self._whole(event)
+                self._buffered[event.group] = event.trajectories
+            case GroupEvicted() | GroupDiscarded():
+                self._buffered.pop(event.group, None)
+                if isinstance(event, GroupDiscarded) and event.reason == "surplus":
+                    self._surplus(event)
+            case DataExhausted():
+                self._data_ended = True
+            case BatchTaken():
+                self._take(event)
+            case StepStarted() if event.trajectories != self._rows:
+                self.found.append(
+                    Broken(
+                        "rows", f"step {event.step} has {event.trajectories} rows, its groups {self._rows}"
+                    )
+                )
+
+    def _whole(self, event: GroupBuffered) -> None:
+        rollout, group = self._config.rollout, event.group
+        complete, dropped = self._complete[group], self._dropped[group]
+        floor = rollout.group_floor or rollout.group_size
+        if complete != event.trajectories or complete + dropped != rollout.group_size or complete < floor:
+            how = f"group {group} is buffered with {event.trajectories}: {complete} complete, {dropped} dropped"
+            self.found.append(Broken("rows", f"{how}, of {rollout.group_size}, and {floor} at least"))
+
+    def _surplus(self, event: GroupDiscarded) -> None:
+        """Check that no group is called surplus that its step could still want."""
+        target, need = self._target[event.group], self._config.scheduler.groups_per_step
+        there = sum(1 for group in self._buffered if self._target[group] == target)
+        if target >= self._step and there < need:
+            how = f"group {event.group} is called surplus while step {target} has {there} of {need}"
+            self.found.append(Broken("surplus is not needed", how))
+
+    def _take(self, event: BatchTaken) -> None:
+        count, need = len(event.groups), self._config.scheduler.groups_per_step
+        self._step = event.step + 1
+        self._rows = sum(self._buffered.pop(group, 0) for group in event.groups)
+        if count > need or (count < need and not self._data_ended):
+            self.found.append(Broken("whole batches", f"step {event.step} trains {count} groups of {need}"))
+
+
 def _unexpected(run: Simulated, last: RunFinished | RunFailed) -> Iterator[Broken]:
     """Yield what is not as the scenario expects."""
     expect, events = run.scenario.expect, [record.event for record in run.records]
@@ -149,6 +222,8 @@ def _unexpected(run: Simulated, last: RunFinished | RunFailed) -> Iterator[Broke
             )
         if expect.cause and expect.cause not in last.message:
             yield Broken("ends as it should", f"the cause is '{last.message}', not '{expect.cause}'")
+    if expect.reason is not None and expect.reason not in getattr(last, "reason", ""):
+        yield Broken("ends as it should", f"the reason is '{getattr(last, 'reason', '')}', not '{expect.reason}'")
     trained = sum(isinstance(event, StepCompleted) for event in events)
     steps = expect.steps if expect.steps is not None else run.config.run.steps
     if (expect.steps is not None or outcome == "completed") and trained != steps:
