@@ -122,8 +122,8 @@ class SchedulerSection(Section):
     oversample_groups: int = Field(
         0,
         ge=0,
-        description="Groups started for each step beyond groups_per_step, with 'targeted'. The first groups_per_step to "
-        "be whole are trained, the rest is given up and its prompts are drawn again.",
+        description="Groups started for each step beyond groups_per_step, with 'targeted'. The first ones to be whole "
+        "are trained, the rest is given up and its prompts are drawn again.",
     )
     permits: int | None = Field(
         None,
@@ -340,6 +340,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _numbers_that_can_make_progress(self) -> RunConfig:
+        self._groups_make_sense()
         scheduler, data, rollout = self.scheduler, self.data, self.rollout
         if scheduler.buffer_or_default < scheduler.groups_per_step:
             raise ValueError(
@@ -352,7 +353,6 @@ class RunConfig(Section):
                 f"scheduler.permits is {scheduler.permits}, but scheduler.policy = 'capacity' never has more than "
                 f"scheduler.groups_per_step x (scheduler.max_staleness + 1) = {window} groups in flight"
             )
-        self._groups_make_sense()
         if rollout.max_tokens >= rollout.context_tokens:
             raise ValueError(
                 f"rollout.max_tokens is {rollout.max_tokens}, but rollout.context_tokens is "

@@ -119,13 +119,12 @@ class RunStatus:
     def broken_laws(self) -> list[tuple[str, str, str]]:
         """Return every law that was broken: its name, what it expects and what was found.
 
-        Those that the log tells come first. What its very last event broke, or the last ones before a kill, is told
-        by no event, and only the books of the reader show it.
+        Those that the log tells come first. What its very last event broke no event can tell: that is what the
+        reader's own books show.
         """
         told = [(event.law, event.expected, event.found) for event in self.broken]
-        known = {event.law for event in self.broken}
-        found = [(breach.law, breach.expected, breach.found) for breach in self.ledger.breaches]
-        return told + [breach for breach in found if breach[0] not in known]
+        found = [breach for breach in self.ledger.breaches if breach.seq == self.view.last_seq]
+        return told + [(breach.law, breach.expected, breach.found) for breach in found]
 
     def rewards(self) -> list[float]:
         """Return the mean reward of each trained step."""
