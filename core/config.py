@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-
 FILTERED_STEPS = 10
 """Batches of groups that may be filtered for one step unless the configuration says otherwise."""
 
