@@ -8,7 +8,7 @@ On a simulated cluster with W places in the engines, generation times are lognor
 - efficiency: the ideal step (the longer of training + sync and of 16 groups' mean generation over W places) divided
   by the measured step; 1 means that nobody waited who need not;
 - lag: the largest, and the mean, of the groups trained;
-- waste: groups given up per group trained.
+- waste: groups given up per group trained, evicted or surplus.
 
 The first 4 steps are not counted, nor are the last 6, in which the run starts no more groups than it can still
 train. `--sweep` varies W, sigma and max_staleness, so that nobody is led to tune a policy
@@ -42,7 +42,7 @@ from eventrain.core.ports import GenerateRequest, Ports
 from eventrain.core.run import Run
 from eventrain.events.bus import Bus
 from eventrain.events.record import Record
-from eventrain.events.types import BatchTaken, GroupDispatched, GroupEvicted, StepCompleted
+from eventrain.events.types import BatchTaken, GroupDiscarded, GroupDispatched, GroupEvicted, StepCompleted
 
 SKIPPED, LAST = 4, 6
 """Steps at the beginning and at the end that are not counted."""
@@ -147,7 +147,7 @@ async def simulate(cluster: Cluster, config: RunConfig, log: list[Record]) -> No
     subscription = bus.subscribe("log")
 
     async def keep() -> None:
-        counted = (BatchTaken, GroupDispatched, GroupEvicted, StepCompleted)
+        counted = (BatchTaken, GroupDiscarded, GroupDispatched, GroupEvicted, StepCompleted)
         async for batch in subscription:
             log.extend(record for record in batch if isinstance(record.event, counted))
 
@@ -159,7 +159,9 @@ async def simulate(cluster: Cluster, config: RunConfig, log: list[Record]) -> No
         raise SystemExit(f"{cluster.name}: {outcome.outcome} {outcome.message} {run.ledger.breaches}")
 
 
-def measure(cluster: Cluster, policy: str, staleness: int, steps: int, seed: int) -> Row:
+def measure(
+    cluster: Cluster, policy: str, staleness: int, steps: int, seed: int, oversample: int = 0
+) -> Row:
     """Run once and return what it came to."""
     window = PER_STEP * (staleness + 1)
     places = min(cluster.places, window) if policy == "capacity" else cluster.places
@@ -176,6 +178,7 @@ def measure(cluster: Cluster, policy: str, staleness: int, steps: int, seed: int
                 "groups_per_step": PER_STEP,
                 "max_staleness": staleness,
                 "permits": places,
+                "oversample_groups": oversample,
             },
         }
     )
@@ -191,7 +194,7 @@ def measure(cluster: Cluster, policy: str, staleness: int, steps: int, seed: int
         if isinstance(r.event, BatchTaken)
         for group in r.event.groups
     ]
-    evicted = sum(isinstance(record.event, GroupEvicted) for record in within)
+    evicted = sum(isinstance(record.event, GroupEvicted | GroupDiscarded) for record in within)
     counted = len(ends) - SKIPPED - LAST
     return Row(
         efficiency=cluster.ideal_s / ((end - begin) / 1e9 / counted),
@@ -233,6 +236,12 @@ def main() -> None:
         ]
         for name, policy, staleness in rows:
             print(line(name, (measure(cluster, policy, staleness, steps, seed) for seed in range(seeds))))
+        for staleness, oversample in ((0, 4), (0, 8), (2, 4), (2, 8), (4, 4), (4, 8)):
+            name = f"targeted + {oversample}, S = {staleness}"
+            runs = (
+                measure(cluster, "targeted", staleness, steps, seed, oversample) for seed in range(seeds)
+            )
+            print(line(name, runs))
         for name, efficiency, lag, waste in PEERS[cluster.name]:
             given_up = f"{waste:>7.2f}" if not math.isnan(waste) else ""
             print(f"  {name + ' *':<36} {efficiency:>6.3f} {'':>6} {lag:>11} {given_up}")

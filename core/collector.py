@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..events.types import (
@@ -24,12 +25,13 @@ from ..events.types import (
     PromptQuarantined,
     PromptReturned,
     RetryScheduled,
+    TrajectoryDropped,
 )
 from .config import RunConfig
-from .failures import GiveUp, check_failure_share, respond
+from .failures import Drop, GiveUp, check_failure_share, check_filtered, respond
 from .policies import Eviction, Policy
 from .ports import PromptSource
-from .projections import Group, Prompts, View
+from .projections import Group, Prompts, View, strike_of
 from .rollout import Rollouts
 from .waits import Edge, Waiter
 
@@ -37,9 +39,10 @@ from .waits import Edge, Waiter
 def step(view: View, config: RunConfig, policy: Policy, source: PromptSource) -> list[Event]:
     """Return the decisions that are due in this state, in the order in which they are to be published.
 
-    Raises `RunFailure` when too many attempts failed lately.
+    Raises `RunFailure` when too many attempts failed lately, or too many groups were filtered.
     """
     check_failure_share(view.attempts, config.failures, whole_window=True)
+    check_filtered(view.groups, config.filtered_max)
     evictions = [event for eviction in policy.evict(view, config) for event in evicted(view, eviction)]
     if evictions:
         return evictions  # nothing else is to be decided about these groups
@@ -56,7 +59,7 @@ def evicted(view: View, eviction: Eviction) -> list[Event]:
     if eviction.surplus:
         return [
             GroupDiscarded(group=group.group, reason="surplus"),
-            PromptReturned(prompt=group.prompt, reason="discarded"),
+            PromptReturned(prompt=group.prompt, reason="surplus"),
         ]
     return [
         GroupEvicted(group=group.group, lag=eviction.lag),
@@ -65,7 +68,7 @@ def evicted(view: View, eviction: Eviction) -> list[Event]:
 
 
 def finish_group(group: Group, config: RunConfig) -> GroupBuffered | GroupFiltered:
-    """Decide on a group whose trajectories are all complete."""
+    """Decide on a group whose trajectories are all complete, but for those that were dropped."""
     rewards = [completed.reward for completed in group.completed.values()]
     mean, deviation = statistics.fmean(rewards), statistics.pstdev(rewards)
     if config.algorithm.drop_zero_variance and deviation == 0:
@@ -80,17 +83,31 @@ def finish_group(group: Group, config: RunConfig) -> GroupBuffered | GroupFilter
 
 
 def answer_failures(view: View, config: RunConfig) -> list[Event]:
-    """Decide on every failed attempt: another attempt, or the end of its group and perhaps of its prompt."""
+    """Decide on every failed attempt: another attempt, none, or the end of its group and perhaps of its prompt."""
     decisions: list[Event] = []
     given_up: set[int] = set()
+    dropped: Counter[int] = Counter()
     for trajectory, (_, failed) in view.groups.unanswered.items():
         assert failed.group is not None
         if failed.group in given_up:
             continue
         group = view.groups.live[failed.group]
         index = view.prompts.alive[group.prompt]
-        answer = respond(failed, group, view.prompts.strikes[index], config.failures)
-        if isinstance(answer, GiveUp):
+        strikes = view.prompts.strikes_before(group.group, strike_of(failed.failure, failed.blame))
+        needed = len(group.dropped) + dropped[group.group] + config.rollout.floor_or_default
+        answer = respond(failed, group, strikes, config.failures, group.size - needed)
+        if isinstance(answer, Drop):
+            dropped[group.group] += 1
+            decisions.append(
+                TrajectoryDropped(
+                    trajectory=trajectory,
+                    group=group.group,
+                    failure=failed.failure,
+                    blame=failed.blame,
+                    message=failed.message,
+                )
+            )
+        elif isinstance(answer, GiveUp):
             given_up.add(group.group)
             decisions += give_up(
                 group, index, answer, failed.failure, failed.retryable, failed.blame, failed.message

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+FILTERED_STEPS = 10
+"""Batches of groups that may be filtered for one step unless the configuration says otherwise."""
+
 
 class Section(BaseModel):
     """A frozen part of the configuration that refuses unknown keys."""
@@ -79,6 +82,12 @@ class RolloutSection(Section):
     group_size: int = Field(
         8, ge=2, description="Trajectories per prompt; the baseline is their mean reward."
     )
+    group_floor: int | None = Field(
+        None,
+        ge=2,
+        description="Complete trajectories with which a group is trained when the attempts at the others are used up; "
+        "default: group_size, all of them.",
+    )
     max_turns: int = Field(1, ge=1, description="Policy answers per trajectory at most.")
     max_tokens: int = Field(256, ge=1, description="Sampled tokens per turn at most.")
     context_tokens: int = Field(2048, ge=2, description="Tokens of a whole trajectory at most.")
@@ -86,6 +95,11 @@ class RolloutSection(Section):
         1.0, gt=0, description="Of training rollouts. Log-probs are of this distribution."
     )
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus; 1 samples from the whole distribution.")
+
+    @property
+    def floor_or_default(self) -> int:
+        """Complete trajectories that a group needs."""
+        return self.group_floor or self.group_size
 
 
 class SchedulerSection(Section):
@@ -104,24 +118,37 @@ class SchedulerSection(Section):
         description="Versions a group may lag behind the step that trains it, with 'capacity' in the mean only; "
         "0 is synchronous training.",
     )
+    oversample_groups: int = Field(
+        0,
+        ge=0,
+        description="Groups started for each step beyond groups_per_step, with 'targeted'. The first ones to be whole "
+        "are trained, the rest is given up and its prompts are drawn again.",
+    )
     permits: int | None = Field(
-        None, ge=1, description="Groups in flight at most; default: groups_per_step x (max_staleness + 1)."
+        None,
+        ge=1,
+        description="Groups in flight at most; default: (groups_per_step + oversample_groups) x (max_staleness + 1).",
     )
     buffer_groups: int | None = Field(
         None,
         ge=1,
-        description="Finished groups kept at most; default: groups_per_step x (max_staleness + 1).",
+        description="Finished groups kept at most, with those in flight; default: as for permits.",
     )
+
+    @property
+    def groups_started_per_step(self) -> int:
+        """Groups that are started for one optimizer step."""
+        return self.groups_per_step + self.oversample_groups
 
     @property
     def permits_or_default(self) -> int:
         """Groups in flight at most."""
-        return self.permits or self.groups_per_step * (self.max_staleness + 1)
+        return self.permits or self.groups_started_per_step * (self.max_staleness + 1)
 
     @property
     def buffer_or_default(self) -> int:
         """Finished groups kept at most."""
-        return self.buffer_groups or self.groups_per_step * (self.max_staleness + 1)
+        return self.buffer_groups or self.groups_started_per_step * (self.max_staleness + 1)
 
 
 class AlgorithmSection(Section):
@@ -138,7 +165,14 @@ class AlgorithmSection(Section):
     )
     entropy_weight: float = Field(0.0, ge=0, description="Weight of an entropy bonus.")
     drop_zero_variance: bool = Field(
-        False, description="Filter groups whose rewards are all equal, and refill."
+        False,
+        description="Filter groups whose rewards are all equal, and refill (arXiv 2503.14476, section 3.2).",
+    )
+    filtered_max: int | None = Field(
+        None,
+        ge=0,
+        description="Groups filtered for one step at most; one more ends the run. 0: no bound; default: "
+        "10 x scheduler.groups_per_step.",
     )
 
 
@@ -223,7 +257,16 @@ class FailureSection(Section):
     engine_attempts_max: int = Field(8, ge=1, description="Attempts, failures of engines and infrastructure.")
     backoff_s: float = Field(0.5, ge=0, description="Wait before the first retry; doubles with each.")
     backoff_max_s: float = Field(30, ge=0, description="Longest wait before a retry.")
-    strikes_max: int = Field(2, ge=1, description="Failed groups of one item before it is quarantined.")
+    strikes_max: int = Field(
+        2,
+        ge=1,
+        description="Groups of one item that fail, or lose trajectories, by its own making before it is quarantined.",
+    )
+    engine_strikes_max: int = Field(
+        3,
+        ge=1,
+        description="The same where engines failed or calls expired; the death of an engine does not count.",
+    )
     share_max: float = Field(
         0.5, gt=0, le=1, description="Share of failed trajectories that ends the run ..."
     )
@@ -296,6 +339,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _numbers_that_can_make_progress(self) -> RunConfig:
+        self._groups_make_sense()
         scheduler, data, rollout = self.scheduler, self.data, self.rollout
         if scheduler.buffer_or_default < scheduler.groups_per_step:
             raise ValueError(
@@ -328,6 +372,32 @@ class RunConfig(Section):
         if data.size is not None:
             require_enough_prompts(self, data.size)
         return self
+
+    def _groups_make_sense(self) -> None:
+        scheduler, rollout = self.scheduler, self.rollout
+        if rollout.floor_or_default > rollout.group_size:
+            raise ValueError(
+                f"rollout.group_floor is {rollout.group_floor}, but rollout.group_size is {rollout.group_size}: "
+                "no group could ever be whole"
+            )
+        if not scheduler.oversample_groups:
+            return
+        if scheduler.policy != "targeted":
+            raise ValueError(
+                f"scheduler.oversample_groups is {scheduler.oversample_groups}, but scheduler.policy = "
+                f"'{scheduler.policy}' waits for no particular group: only 'targeted' can use it"
+            )
+        if scheduler.buffer_or_default < scheduler.groups_started_per_step:
+            raise ValueError(
+                f"scheduler.buffer_groups is {scheduler.buffer_groups}, but scheduler.groups_per_step + "
+                f"scheduler.oversample_groups = {scheduler.groups_started_per_step} groups are started for a step"
+            )
+
+    @property
+    def filtered_max(self) -> int:
+        """Groups filtered for one step at most; 0 is no bound."""
+        limit = self.algorithm.filtered_max
+        return FILTERED_STEPS * self.scheduler.groups_per_step if limit is None else limit
 
 
 def require_enough_prompts(config: RunConfig, items: int) -> None:

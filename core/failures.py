@@ -14,7 +14,7 @@ from typing import Literal
 from ..events.types import Blame, FailureKind, Outcome, TrajectoryFailed
 from .config import FailureSection
 from .ports import EngineGone, LearnerGone, PortError, PromptRefused, PromptTooLong
-from .projections import Attempts, Group
+from .projections import Attempts, Group, Groups, strike_of
 from .waits import Expired
 
 Effect = Literal["llm_call", "env_reset", "env_step", "reward"]
@@ -95,12 +95,23 @@ class GiveUp:
     quarantine: bool
 
 
-def respond(failed: TrajectoryFailed, group: Group, strikes: int, limits: FailureSection) -> Retry | GiveUp:
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Let the group go on without the trajectory."""
+
+
+def respond(
+    failed: TrajectoryFailed, group: Group, strikes: int, limits: FailureSection, spare: int = 0
+) -> Retry | Drop | GiveUp:
     """Decide what follows a failed attempt.
 
     Permanent failures quarantine their prompt at once. Retryable ones are tried again with a delay that doubles,
-    on a budget of their own for what the engines did and for what the prompt or its environment did; only the
-    latter count as strikes against the prompt (`strikes` is how many its earlier groups have).
+    on a budget of their own for what the engines did and for what the prompt or its environment did. Its siblings
+    go on meanwhile, and what they have is kept. When the budget is used up, the trajectory alone is given up where
+    the group can do without it (`spare` is how many it still can), else the group.
+
+    Either is a strike against the prompt; `strikes` is how many of this sort its earlier groups have. The last one
+    ends the group in any case, and quarantines the prompt.
     """
     if not failed.retryable:
         return GiveUp(quarantine=failed.blame == "prompt")
@@ -109,7 +120,10 @@ def respond(failed: TrajectoryFailed, group: Group, strikes: int, limits: Failur
     delay_s = retry_delay_s(failed, failures[failed.trajectory], limits)
     if delay_s is not None:
         return Retry(delay_s)
-    return GiveUp(quarantine=charged and strikes + 1 >= limits.strikes_max)
+    strikes_max = limits.strikes_max if charged else limits.engine_strikes_max
+    if strike_of(failed.failure, failed.blame) and strikes + 1 >= strikes_max:
+        return GiveUp(quarantine=True)
+    return Drop() if spare > 0 else GiveUp(quarantine=False)
 
 
 def is_charged(failed: TrajectoryFailed) -> bool:
@@ -151,6 +165,27 @@ def check_failure_share(attempts: Attempts, limits: FailureSection, *, whole_win
         f"failures.share_max = {limits.share_max:g}); the first one: {first.failure}: {first.message}",
         first.seq,
     )
+
+
+def check_filtered(groups: Groups, limit: int) -> None:
+    """Raise `RunFailure` when more than `limit` groups were filtered for one step; 0 is no limit.
+
+    A step that finds no group with different rewards would go through all the data: what is wrong is then the
+    task, which is too easy or too hard, or the reward.
+    """
+    for step, filtered in groups.filtered_for.items():
+        count = filtered.rewards.total()
+        if not limit or count <= limit:
+            continue
+        kinds = [f"{number} of mean reward {reward:.4g}" for reward, number in filtered.rewards.most_common(3)]
+        others = count - sum(number for _, number in filtered.rewards.most_common(3))
+        listed = ", ".join([*kinds, f"{others} of others"] if others else kinds)
+        raise RunFailure(
+            "too_many_filtered",
+            f"{count} groups for step {step} had equal rewards and were filtered (limit algorithm.filtered_max = "
+            f"{limit}): {listed}",
+            filtered.first_seq,
+        )
 
 
 def one_line(error: BaseException) -> str:

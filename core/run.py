@@ -24,6 +24,7 @@ from ..events.types import (
 )
 from .collector import Collector
 from .config import RunConfig
+from .ending import end_of_data
 from .engine_pool import EnginePool
 from .evaluation import Evaluation
 from .failures import RunFailure, first_leaf, one_line
@@ -52,6 +53,7 @@ class RunOutcome:
     seconds: float
     error: str = ""
     message: str = ""
+    """Why it failed, or why steps are missing."""
     exception: BaseException | None = None
     """The first cause, where it was an exception."""
 
@@ -236,6 +238,7 @@ class Run:
             self._note("bus", broken)
         trainer, seconds = self.view.trainer, before_s + self._me.elapsed_s(started_ns)
         if self._first is None:
+            reason = end_of_data(self.view) if outcome == "data_exhausted" else ""
             self._me.publish(
                 RunFinished.model_validate(
                     {
@@ -243,10 +246,11 @@ class Run:
                         "steps": trainer.version,
                         "version": trainer.version,
                         "seconds": seconds,
+                        "reason": reason,
                     }
                 )
             )
-            return RunOutcome(outcome, trainer.version, trainer.version, seconds)
+            return RunOutcome(outcome, trainer.version, trainer.version, seconds, message=reason)
         actor, cause = self._first
         error = cause.error if isinstance(cause, RunFailure) else type(cause).__name__
         seq = cause.first_cause if isinstance(cause, RunFailure) else None

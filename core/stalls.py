@@ -87,7 +87,10 @@ def nothing_moves(view: View) -> bool:
         return False
     flying = [group for group in view.groups.live.values() if group.state == "in_flight"]
     return all(
-        trajectory in group.completed or trajectory in waits or trajectory in view.groups.unanswered
+        trajectory in group.completed
+        or trajectory in group.dropped
+        or trajectory in waits
+        or trajectory in view.groups.unanswered
         for group in flying
         for trajectory in (f"{group.group}/{index}" for index in range(group.size))
     )

@@ -156,6 +156,7 @@ class RunFinished(Event):
     steps: int
     version: int
     seconds: float
+    reason: str = Field(default="", description="why steps are missing, in one line")
 
 
 class RunFailed(Event):
@@ -218,13 +219,13 @@ class PromptQuarantined(Event):
 class PromptReturned(Event):
     """A drawn prompt went back untrained.
 
-    'discarded' ones are drawn first, 'failed' ones after all fresh ones; 'evicted' ones first, and from the second
-    time on after all fresh ones.
+    'discarded' ones are drawn first, 'failed' ones after all fresh ones; 'evicted' and 'surplus' ones, which took
+    long, first, and from the second time on after all fresh ones.
     """
 
     kind: Literal["prompt_returned"] = "prompt_returned"
     prompt: int
-    reason: Literal["discarded", "failed", "evicted"]
+    reason: Literal["discarded", "failed", "evicted", "surplus"]
 
 
 class DataExhausted(Event):
@@ -291,7 +292,7 @@ class GroupEvicted(Event):
 
 
 class GroupDiscarded(Event):
-    """A group was given up for a reason that is nobody's failure."""
+    """A group was given up for a reason that is nobody's failure; 'surplus': its step has groups enough."""
 
     kind: Literal["group_discarded"] = "group_discarded"
     group: int
@@ -381,6 +382,20 @@ class RetryScheduled(Event):
     group: int
     attempt: int
     delay_s: float
+
+
+class TrajectoryDropped(Event):
+    """The attempts at a trajectory are used up, and its group goes on without it; its last failure is given.
+
+    The group is whole once all its other trajectories are complete. It keeps `rollout.group_floor` of them at least.
+    """
+
+    kind: Literal["trajectory_dropped"] = "trajectory_dropped"
+    trajectory: str
+    group: int
+    failure: FailureKind
+    blame: Blame
+    message: str
 
 
 class LlmCallStarted(Event):
@@ -738,6 +753,7 @@ AnyEvent = Annotated[
     | TrajectoryCompleted
     | TrajectoryFailed
     | RetryScheduled
+    | TrajectoryDropped
     | LlmCallStarted
     | LlmCallFinished
     | EnvStepStarted

@@ -19,6 +19,7 @@ BAD = frozenset(
         "run_failed",
         "group_failed",
         "trajectory_failed",
+        "trajectory_dropped",
         "prompt_quarantined",
         "engine_lost",
         "learner_lost",

@@ -26,7 +26,7 @@ from ...events.payload import PayloadStore
 from ...events.reader import cut_torn_tail
 from ...events.record import Record
 from ...events.types import Event
-from .failures import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from .resuming import opening_of, past_of, resumed_lines
 from .screen import Screen
 
@@ -71,7 +71,12 @@ def new_folder(path: Path) -> Iterator[RunFolder]:
 
 def exit_code(outcome: RunOutcome) -> int:
     """Return the exit code that says how the run ended."""
-    return {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}.get(outcome.outcome, EXIT_DONE)
+    return {
+        "completed": EXIT_DONE,
+        "data_exhausted": EXIT_DATA_EXHAUSTED,
+        "interrupted": EXIT_INTERRUPTED,
+        "failed": EXIT_FAILED,
+    }[outcome.outcome]
 
 
 def execute(config: RunConfig, folder: RunFolder, base: Path, *, debug: bool = False) -> RunOutcome:

@@ -22,6 +22,7 @@ from ..wording import MissingExtra
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_DATA_EXHAUSTED = 3
 EXIT_INTERRUPTED = 130
 
 

@@ -82,6 +82,6 @@ def run_command(
 
 def ending(name: str, outcome: RunOutcome) -> str:
     """Return the last line of a run: how it ended, after how many steps, and why."""
-    words = {"data_exhausted": "ended, data exhausted,"}.get(outcome.outcome, outcome.outcome)
+    words = {"data_exhausted": "not complete, the data ran out"}.get(outcome.outcome, outcome.outcome)
     line = f"{name}: {words} after {outcome.steps} steps in {seconds(outcome.seconds)}"
     return f"{line}: {outcome.message}" if outcome.message else line

@@ -15,6 +15,7 @@ import click
 
 from ...core.config import RunConfig
 from ...core.projections import View
+from ...core.projections.accounting import Ledger
 from ...events.record import Record
 from ...events.types import (
     CheckpointCommitted,
@@ -53,6 +54,7 @@ class RunStatus:
     stalls: dict[int, StallDetected] = field(default_factory=dict)
     checkpoints_failed: int = 0
     alive: bool = False
+    ledger: Ledger = field(default_factory=Ledger)
 
     @classmethod
     def of(
@@ -73,6 +75,7 @@ class RunStatus:
     def apply(self, record: Record) -> None:
         """Fold one record."""
         self.view.apply(record)
+        self.ledger.apply(record)
         match record.event:
             case RunStarted() as event:
                 self.started, self.started_ts = event, record.ts
@@ -114,6 +117,16 @@ class RunStatus:
             return self.view.last_mono
         return self.view.last_mono + max(0, self.now_ts - self.view.last_ts)
 
+    def broken_laws(self) -> list[tuple[str, str, str]]:
+        """Return every law that was broken: its name, what it expects and what was found.
+
+        Those that the log tells come first. What its very last event broke no event can tell: that is what the
+        reader's own books show.
+        """
+        told = [(event.law, event.expected, event.found) for event in self.broken]
+        found = [breach for breach in self.ledger.breaches if breach.seq == self.view.last_seq]
+        return told + [(breach.law, breach.expected, breach.found) for breach in found]
+
     def rewards(self) -> list[float]:
         """Return the mean reward of each trained step."""
         return [row.reward_mean for row in self.view.progress.steps]
@@ -141,6 +154,7 @@ def status_table(status: RunStatus) -> dict[str, Any]:
         "groups_ended": dict(view.groups.ended),
         "trajectories_completed": view.groups.trajectories_completed,
         "trajectories_failed": dict(view.groups.trajectories_failed),
+        "trajectories_dropped": view.groups.trajectories_dropped,
         "prompts_quarantined": len(view.prompts.quarantined),
         "engines": [
             {
@@ -165,7 +179,8 @@ def status_table(status: RunStatus) -> dict[str, Any]:
         ],
         "deadlines_expired": dict(status.expired),
         "stalls": [stall.sentence for stall in status.stalls.values()],
-        "invariants_broken": [broken.law for broken in status.broken],
+        "invariants_broken": [law for law, _, _ in status.broken_laws()],
+        "reason": status.ended.reason or None if isinstance(status.ended, RunFinished) else None,
         "failure": status.ended.message if isinstance(status.ended, RunFailed) else None,
         "phase_s": {name: round(spent, 3) for name, spent in phases(status).items()},
         "checkpoint": status.checkpoint.path if status.checkpoint else None,
@@ -214,7 +229,7 @@ def _headline(status: RunStatus) -> str:
         "running": ("running", "green"),
         "completed": ("completed", "green"),
         "interrupted": ("interrupted", "yellow"),
-        "data_exhausted": ("ended: data exhausted", "yellow"),
+        "data_exhausted": ("not complete: the data ran out", "yellow"),
         "failed": ("failed", "red"),
         "gone": ("gone without a last word (killed, or a full disk)", "red"),
     }
@@ -236,6 +251,8 @@ def _when(status: RunStatus) -> list[tuple[str, str]]:
         ("started", f"{_utc(status.started_ts)} on {status.host}, pid {status.pid}"),
         ("last event", f"{_utc(view.last_ts)}, {ago} ago, {ran} after the start (seq {view.last_seq})"),
     ]
+    if isinstance(status.ended, RunFinished) and status.ended.reason:
+        rows.append(("ended", status.ended.reason))
     if status.resumed:
         rows.append(("resumed", f"{status.resumed} times" if status.resumed > 1 else "once"))
     return rows
@@ -316,6 +333,9 @@ def _troubles(status: RunStatus) -> list[tuple[str, str]]:
         recent = [a for a in status.view.attempts.recent if a.failure]
         if recent:
             rows.append(("", f"the last: {recent[-1].message} (seq {recent[-1].seq})"))
+    dropped = status.view.groups.trajectories_dropped
+    if dropped:
+        rows.append(("dropped", f"trajectories that their groups go on without: {dropped}"))
     if status.view.prompts.quarantined:
         rows.append(("quarantine", f"{len(status.view.prompts.quarantined)} prompts"))
     if status.expired:
@@ -324,7 +344,10 @@ def _troubles(status: RunStatus) -> list[tuple[str, str]]:
     if status.checkpoints_failed:
         rows.append(("checkpoints", f"{status.checkpoints_failed} failed"))
     rows += [("stall", f"{stall.stall_kind}: {stall.sentence}") for stall in status.stalls.values()]
-    rows += [("law broken", f"{b.law}: expected {b.expected}, found {b.found}") for b in status.broken]
+    rows += [
+        ("law broken", f"{law}: expected {expected}, found {found}")
+        for law, expected, found in status.broken_laws()
+    ]
     if isinstance(status.ended, RunFailed):
         cause = "" if status.ended.first_cause is None else f" (see seq {status.ended.first_cause})"
         rows.append(("first cause", f"{status.ended.failed_actor}: {status.ended.message}{cause}"))

@@ -18,6 +18,7 @@ from ...events.types import (
     LlmCallFinished,
     StepCompleted,
     TrajectoryCompleted,
+    TrajectoryDropped,
     TrajectoryFailed,
     TrajectoryStarted,
 )
@@ -73,6 +74,8 @@ class TrajectoryStory:
     trajectory: str
     group: GroupStory | None = None
     attempts: list[AttemptStory] = field(default_factory=list)
+    dropped: TrajectoryDropped | None = None
+    """Set when its group went on without it."""
 
     @property
     def completed(self) -> TrajectoryCompleted | None:
@@ -134,6 +137,8 @@ def _fold_trajectory(story: TrajectoryStory, record: Record) -> None:
             story.attempts.append(AttemptStory(event.attempt, record))
         case TrajectoryCompleted() | TrajectoryFailed() if story.attempts:
             story.attempts[-1].ended = record
+        case TrajectoryDropped() as event:
+            story.dropped = event
         case LlmCallFinished() as event if story.attempts:
             story.attempts[-1].calls.append(event)
         case EnvStepFinished() as event if story.attempts:

@@ -28,6 +28,8 @@ def trajectory_lines(
     if done is not None:
         rows += _completed_rows(done, story.group)
     rows += [("attempt" if i == 0 else "", _attempt_text(a)) for i, a in enumerate(story.attempts)]
+    if story.dropped is not None:
+        rows.append(("dropped", "its group went on without it, after the last of its attempts"))
     lines = _labelled(rows)
     if payload is None:
         return [*lines, "", "It is not complete, so there is no text to show."]
@@ -50,7 +52,9 @@ def group_lines(group: GroupStory) -> list[str]:
         tries = str(len(story.attempts))
         if done is None:
             last = story.attempts[-1] if story.attempts else None
-            ended = last.failure.failure if last is not None and last.failure is not None else "in flight"
+            ended: str = last.failure.failure if last is not None and last.failure is not None else "in flight"
+            if story.dropped is not None:
+                ended = f"dropped: {ended}"
             rows.append((name, "-", "-", "-", "-", "-", tries, ended))
             continue
         rows.append(
@@ -70,9 +74,11 @@ def group_lines(group: GroupStory) -> list[str]:
 
 def _group_rows(group: GroupStory) -> list[tuple[str, str]]:
     sent = group.dispatched
+    dropped = sum(story.dropped is not None for story in group.trajectories.values())
+    count = f"{sent.size} trajectories" + (f", {dropped} dropped" if dropped else "")
     where = f"prompt {sent.prompt}, meant for step {sent.target}, dispatched at version {sent.version}"
     return [
-        ("group", f"{group.group} ({sent.size} trajectories), {where} (seq {group.dispatched_seq})"),
+        ("group", f"{group.group} ({count}), {where} (seq {group.dispatched_seq})"),
         ("became", _fate(group)),
     ]
 

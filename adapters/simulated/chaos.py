@@ -62,7 +62,7 @@ def _settings(tape: Tape, world: Surroundings) -> dict[str, dict[str, Any]]:
     if scheduler["policy"] == "capacity" and permits is not None:
         scheduler["permits"] = min(permits, window)  # more is refused: it could never be used
     limit_s = _among(tape, 20.0, 8.0)
-    return {
+    settings: dict[str, dict[str, Any]] = {
         "run": {"steps": steps, "seed": tape.draw("data", 1000)},
         "data": {"size": need + _among(tape, 3 * need, need, 0, 1), "epochs": epochs},
         "scheduler": scheduler,
@@ -98,6 +98,27 @@ def _settings(tape: Tape, world: Surroundings) -> dict[str, dict[str, Any]]:
             "close_s": limit_s,
         },
     }
+    _groups_and_batches(tape, settings)
+    return settings
+
+
+def _groups_and_batches(tape: Tape, settings: dict[str, dict[str, Any]]) -> None:
+    """Draw what groups and batches may do without: trajectories, and groups that others outrun."""
+    scheduler, rollout = settings["scheduler"], settings["rollout"]
+    floor = _among(tape, None, 2)
+    if floor is not None:
+        rollout["group_floor"], rollout["group_size"] = floor, rollout["group_size"] + 1
+    oversample = _among(tape, 0, 1, 3)
+    if oversample and scheduler["policy"] == "targeted":
+        scheduler["oversample_groups"] = oversample
+        least = scheduler["groups_per_step"] + oversample
+        if "buffer_groups" in scheduler:
+            scheduler["buffer_groups"] = max(scheduler["buffer_groups"], least)  # less is refused
+    filtered = _among(tape, None, 0, 4)
+    if filtered is not None:
+        settings["algorithm"]["filtered_max"] = filtered
+    settings["failures"]["engine_attempts_max"] = _among(tape, 8, 2)
+    settings["failures"]["engine_strikes_max"] = _among(tape, 3, 1)
 
 
 CALLS: tuple[tuple[str, tuple[str, ...], int], ...] = (
@@ -168,6 +189,8 @@ def _expectation(config: dict[str, dict[str, Any]], faults: list[Fault]) -> Expe
         or (config["algorithm"]["drop_zero_variance"])
     ):
         outcomes.append("data_exhausted")
+    if config["algorithm"]["drop_zero_variance"]:
+        errors.append("too_many_filtered")
     if ("run", "stop") in places:
         outcomes.append("interrupted")
     if any(where.startswith(("engine", "environment")) for where in wheres):

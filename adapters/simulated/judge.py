@@ -15,6 +15,7 @@ from ...core.config import RunConfig
 from ...events.record import Record
 from ...events.types import (
     BatchTaken,
+    DataExhausted,
     Event,
     GroupBuffered,
     GroupDiscarded,
@@ -31,6 +32,9 @@ from ...events.types import (
     RunFinished,
     RunResumed,
     StepCompleted,
+    StepStarted,
+    TrajectoryCompleted,
+    TrajectoryDropped,
 )
 from .simulation import Simulated
 
@@ -66,6 +70,9 @@ def _broken(run: Simulated) -> Iterator[Broken]:
     history = Prompts(run.records, run.config)
     yield from history.broken(last)
     yield from _other_weights(run, history)
+    yield from Rows(run.records, run.config).found
+    if isinstance(last, RunFinished) and (last.outcome == "data_exhausted") != bool(last.reason):
+        yield Broken("says how it ended", f"{last.outcome} for the reason '{last.reason}'")
     yield from _unexpected(run, history, last)
 
 
@@ -161,6 +168,76 @@ class Prompts:
                 )
 
 
+class Rows:
+    """Counts what groups and batches are made of: trajectories, and groups."""
+
+    def __init__(self, records: list[Record], config: RunConfig) -> None:
+        self.found: list[Broken] = []
+        self._config = config
+        self._complete: Counter[int] = Counter()
+        self._dropped: Counter[int] = Counter()
+        self._target: dict[int, int] = {}
+        self._buffered: dict[int, int] = {}
+        self._rows = 0
+        self._step = 0
+        self._data_ended = False
+        for record in records:
+            self._fold(record.event)
+
+    def _fold(self, event: Event) -> None:
+        match event:
+            case GroupDispatched():
+                self._target[event.group] = event.target
+            case TrajectoryCompleted() if event.group is not None:
+                self._complete[event.group] += 1
+            case TrajectoryDropped():
+                self._dropped[event.group] += 1
+            case GroupBuffered():
+                self._whole(event)
+                self._buffered[event.group] = event.trajectories
+            case GroupRestored():
+                self._buffered[event.group] = len(event.trajectories)
+            case RunResumed():
+                self._step = event.step
+            case GroupEvicted() | GroupDiscarded():
+                self._buffered.pop(event.group, None)
+                if isinstance(event, GroupDiscarded) and event.reason == "surplus":
+                    self._surplus(event)
+            case DataExhausted():
+                self._data_ended = True
+            case BatchTaken():
+                self._take(event)
+            case StepStarted() if event.trajectories != self._rows:
+                self.found.append(
+                    Broken(
+                        "rows", f"step {event.step} has {event.trajectories} rows, its groups {self._rows}"
+                    )
+                )
+
+    def _whole(self, event: GroupBuffered) -> None:
+        rollout, group = self._config.rollout, event.group
+        complete, dropped = self._complete[group], self._dropped[group]
+        floor = rollout.group_floor or rollout.group_size
+        if complete != event.trajectories or complete + dropped != rollout.group_size or complete < floor:
+            how = f"group {group} is buffered with {event.trajectories}: {complete} complete, {dropped} dropped"
+            self.found.append(Broken("rows", f"{how}, of {rollout.group_size}, and {floor} at least"))
+
+    def _surplus(self, event: GroupDiscarded) -> None:
+        """Check that no group is called surplus that its step could still want."""
+        target, need = self._target[event.group], self._config.scheduler.groups_per_step
+        there = sum(1 for group in self._buffered if self._target[group] == target)
+        if target >= self._step and there < need:
+            how = f"group {event.group} is called surplus while step {target} has {there} of {need}"
+            self.found.append(Broken("surplus is not needed", how))
+
+    def _take(self, event: BatchTaken) -> None:
+        count, need = len(event.groups), self._config.scheduler.groups_per_step
+        self._step = event.step + 1
+        self._rows = sum(self._buffered.pop(group, 0) for group in event.groups)
+        if count > need or (count < need and not self._data_ended):
+            self.found.append(Broken("whole batches", f"step {event.step} trains {count} groups of {need}"))
+
+
 def _unexpected(
     run: Simulated, history: Prompts, last: RunFinished | RunFailed
 ) -> Iterator[Broken]:
@@ -184,6 +261,8 @@ def _unexpected(
         if expect.cause and expect.cause not in last.message:
             yield Broken("ends as it should", f"the cause is '{last.message}', not '{expect.cause}'")
     trained = len(history.batches)
+    if expect.reason is not None and expect.reason not in getattr(last, "reason", ""):
+        yield Broken("ends as it should", f"the reason is '{getattr(last, 'reason', '')}', not '{expect.reason}'")
     steps = expect.steps if expect.steps is not None else run.config.run.steps
     if (expect.steps is not None or outcome == "completed") and trained != steps:
         yield Broken("every step is trained", f"{trained} of {steps}")

@@ -55,6 +55,7 @@ class Expect(Section):
     refused: str | None = Field(None, description="The settings must be refused, with these words.")
     error: tuple[str, ...] = Field((), description="Types of failure of which the run may fail.")
     cause: str | None = Field(None, description="Words in the failure's message.")
+    reason: str | None = Field(None, description="Words in the reason that the run ended with steps missing.")
     steps: int | None = Field(None, ge=0, description="Steps trained.")
     seconds_max: float | None = Field(None, gt=0, description="Virtual seconds the run may take.")
     quarantined: tuple[int, ...] | None = Field(None, description="Prompts quarantined, exactly.")

@@ -5,6 +5,10 @@ group dispatched now may still serve, ``version + max_staleness``. A target that
 flight, is filled first, whatever its number. So a failed group is replaced: its target is short again and still
 inside the window, because a step that lacks a group has not been consumed.
 
+With `oversample_groups` more groups are started for a step than it trains: the first ones to be buffered are trained,
+and as soon as there are enough, the rest is given up as surplus, in flight or buffered. It is not kept for the next
+step: in the steady state a group is meant for the last step that its lag allows.
+
 (A window that starts at ``version + 1`` instead cannot see a hole in a step that it has passed, and then every
 actor waits for another; see NVIDIA-NeMo/RL pull request 3938.)
 """
@@ -31,9 +35,14 @@ class Targeted:
         return range(view.trainer.step, last + 1)
 
     def short(self, view: View, config: RunConfig, target: int) -> int:
-        """Return how many groups `target` lacks, counting what is buffered and what is in flight."""
-        have = view.groups.in_flight_by_target[target] + len(view.groups.buffered_by_target.get(target, ()))
-        return config.scheduler.groups_per_step - have
+        """Return how many groups `target` lacks, counting what is buffered and what is in flight.
+
+        One that has enough buffered lacks none, whatever else was meant to be started for it.
+        """
+        buffered = len(view.groups.buffered_by_target.get(target, ()))
+        if buffered >= config.scheduler.groups_per_step:
+            return 0
+        return config.scheduler.groups_started_per_step - buffered - view.groups.in_flight_by_target[target]
 
     def plan(self, view: View, config: RunConfig) -> Sequence[Dispatch]:
         """Fill the window, lowest target first, within the permits and the room of the buffer."""
@@ -46,8 +55,29 @@ class Targeted:
         return due
 
     def evict(self, view: View, config: RunConfig) -> Sequence[Eviction]:
-        """Give up nothing: every group's step waits for it."""
-        return []
+        """Give up the groups of steps that have enough without them; none where no groups are oversampled.
+
+        At the end of the data a step takes what there is, and then only what is too old for any is given up.
+        """
+        if not config.scheduler.oversample_groups:
+            return []
+        step, per_step, groups = view.trainer.step, config.scheduler.groups_per_step, view.groups
+        if data_ended(view):
+            late = [number for number in groups.buffer if not self.young(view, config, number)]
+        else:
+            full = [target for target, waiting in groups.buffered_by_target.items() if len(waiting) >= per_step]
+            needed = {number for target in full for number in groups.buffered_by_target[target][:per_step]}
+            late = [
+                group.group
+                for group in groups.live.values()
+                if group.state != "training"
+                and (group.target < step or (group.target in full and group.group not in needed))
+            ]
+        return [Eviction(number, step - groups.live[number].version, surplus=True) for number in late]
+
+    def young(self, view: View, config: RunConfig, number: int) -> bool:
+        """Return whether the next step may still train group `number`."""
+        return view.trainer.step - view.groups.live[number].version <= config.scheduler.max_staleness
 
     def why_idle(self, view: View, config: RunConfig) -> Edge:
         """Name the version that would widen the window, or the permit that would let it be filled."""
@@ -76,7 +106,8 @@ class Targeted:
         if data_ended(view) and view.groups.buffered:
             oldest_first = sorted(view.groups.buffered_by_target)
             left = [group for target in oldest_first for group in view.groups.buffered_by_target[target]]
-            return tuple(left[:per_step])
+            left = [group for group in left if self.young(view, config, group)]
+            return tuple(left[:per_step]) or None
         return None
 
     def why_waiting(self, view: View, config: RunConfig) -> Edge:

@@ -14,7 +14,7 @@ from .movement import Hole, Movement
 from .outstanding import Effect, Outstanding
 from .pace import Pace
 from .progress import EvalRow, Progress, StepRow
-from .prompts import Prompts
+from .prompts import Prompts, strike_of
 from .trainer import Trainer
 from .waits import Attempt, Attempts, Wait, Waits
 
@@ -41,6 +41,7 @@ __all__ = [
     "Wait",
     "Waits",
     "on",
+    "strike_of",
 ]
 
 

@@ -57,6 +57,7 @@ from ...events.types import (
 )
 from .engine_life import EngineLife
 from .fold import Folded, on
+from .group_life import GroupLife
 
 _GROUP_MOVES: dict[tuple[type[Event], str], str] = {
     (GroupBuffered, "in_flight"): "buffered",
@@ -106,8 +107,8 @@ class Ledger(Folded):
     _dispatch: dict[int, GroupDispatched] = field(default_factory=dict)
     _prompts: dict[int, str] = field(default_factory=dict)
     _open: dict[str, set[Hashable]] = field(default_factory=dict)
-    _whole: Counter[int] = field(default_factory=Counter)  # complete trajectories of groups in flight
     _engines: EngineLife = field(default_factory=EngineLife)
+    _members: GroupLife = field(default_factory=GroupLife)
     _ended: bool = False
     _next_seq: int = -1
     _next_step: int = 0
@@ -130,6 +131,10 @@ class Ledger(Folded):
         life = self._engines.breach(record.event)
         if life is not None:
             self._broken("engines", record, *life)
+        members = self._members.breach(record.event)
+        if members is not None:
+            law, expected, found = members
+            self._broken(law, record, expected, found)
         super().apply(record)
 
     def _broken(self, law: str, record: Record, expected: str, found: str) -> None:
@@ -145,7 +150,7 @@ class Ledger(Folded):
         staleness, per_step = scheduler.get("max_staleness"), scheduler.get("groups_per_step")
         if staleness is None or per_step is None:
             return
-        window = per_step * (staleness + 1)
+        window = (per_step + scheduler.get("oversample_groups", 0)) * (staleness + 1)
         self._limits = {
             "in_flight": scheduler.get("permits") or window,
             "buffered": scheduler.get("buffer_groups") or window,
@@ -218,15 +223,9 @@ class Ledger(Folded):
 
     @on(GroupBuffered, GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)
     def _group_moved(self, record: Record, event: Any) -> None:
-        whole, dispatch = self._whole.pop(event.group, 0), self._dispatch.get(event.group)
-        if (
-            isinstance(event, GroupBuffered | GroupFiltered)
-            and dispatch is not None
-            and whole != dispatch.size
-        ):
-            self._broken(
-                "groups", record, f"{dispatch.size} complete trajectories", f"group {event.group} has {whole}"
-            )
+        dispatch = self._dispatch.get(event.group)
+        if isinstance(event, GroupDiscarded) and event.reason == "surplus" and dispatch is not None:
+            self._to_spare(record, dispatch)
         self._move(record, event.group)
         self._bounded("buffered", record)
         if isinstance(event, GroupFiltered) and event.group in self._dispatch:
@@ -248,8 +247,23 @@ class Ledger(Folded):
             size=event.size,
         )
 
+    def _to_spare(self, record: Record, dispatch: GroupDispatched) -> None:
+        """Check that the step of a surplus group has been taken, or has enough buffered without it."""
+        others = sum(
+            1
+            for group, state in self._alive.items()
+            if state == "buffered"
+            and group != dispatch.group
+            and self._dispatch[group].target == dispatch.target
+        )
+        if dispatch.target >= self._next_step and others < self._per_step:
+            need = f"{self._per_step} buffered for step {dispatch.target} without it"
+            self._broken("surplus", record, need, f"group {dispatch.group} and {others} others")
+
     @on(BatchTaken)
     def _batch_taken(self, record: Record, event: BatchTaken) -> None:
+        if self._per_step and len(event.groups) > self._per_step:
+            self._broken("steps", record, f"at most {self._per_step} groups", f"{len(event.groups)}")
         if event.step != self._next_step:
             self._broken("steps", record, f"step {self._next_step}", f"step {event.step}")
         self._next_step = event.step + 1
@@ -359,10 +373,6 @@ class Ledger(Folded):
             return
         dispatch = None if event.group is None else self._dispatch.get(event.group)
         self._sampled(record, event.version_spans, event.completion_tokens, dispatch)
-        if event.group is None:
-            return
-        if self._alive.get(event.group) == "in_flight":
-            self._whole[event.group] += 1
 
     @on(LlmCallStarted)
     def _llm_started(self, record: Record, event: LlmCallStarted) -> None:

@@ -22,6 +22,7 @@ from ...events.types import (
     RunResumed,
     StepCompleted,
     TrajectoryCompleted,
+    TrajectoryDropped,
     TrajectoryFailed,
     TrajectoryStarted,
     VersionSpans,
@@ -58,11 +59,22 @@ class Group:
     """Failed attempts by trajectory that are not charged to the prompt."""
     prompt_failures: Counter[str] = field(default_factory=Counter)
     """Failed attempts by trajectory that are."""
+    dropped: set[str] = field(default_factory=set)
+    """Trajectories that the group goes on without."""
 
     @property
     def whole(self) -> bool:
-        """Whether every trajectory is complete."""
-        return len(self.completed) == self.size
+        """Whether every trajectory that was not dropped is complete."""
+        return len(self.completed) + len(self.dropped) == self.size
+
+
+@dataclass
+class Filtered:
+    """Groups that were filtered for one step."""
+
+    first_seq: int
+    rewards: Counter[float] = field(default_factory=Counter)
+    """How many by mean reward."""
 
 
 @dataclass
@@ -88,6 +100,9 @@ class Groups(Folded):
     trajectories_started: int = 0
     trajectories_completed: int = 0
     trajectories_failed: Counter[str] = field(default_factory=Counter)
+    trajectories_dropped: int = 0
+    filtered_for: dict[int, Filtered] = field(default_factory=dict)
+    """By target, of the steps whose batch is not taken yet."""
     in_flight: int = 0
     buffered: int = 0
     training: int = 0
@@ -174,6 +189,15 @@ class Groups(Folded):
     def _retried(self, record: Record, event: RetryScheduled) -> None:
         self.unanswered.pop(event.trajectory, None)
 
+    @on(TrajectoryDropped)
+    def _dropped(self, record: Record, event: TrajectoryDropped) -> None:
+        self.unanswered.pop(event.trajectory, None)
+        self.trajectories_dropped += 1
+        group = self.live[event.group]
+        group.dropped.add(event.trajectory)
+        if group.whole:
+            self.whole.append(event.group)
+
     @on(GroupBuffered)
     def _buffered(self, record: Record, event: GroupBuffered) -> None:
         group = self.live[event.group]
@@ -190,16 +214,23 @@ class Groups(Folded):
             self._leave_buffer(group)
             group.state = "training"
             self.training += 1
+        self.filtered_for = {step: found for step, found in self.filtered_for.items() if step > event.step}
 
     @on(StepCompleted)
     def _trained(self, record: Record, event: StepCompleted) -> None:
         for group in [group for group in self.live.values() if group.state == "training"]:
             self._end(group, "trained")
 
-    @on(GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)
+    @on(GroupFiltered)
+    def _filtered(self, record: Record, event: GroupFiltered) -> None:
+        group = self.live[event.group]
+        found = self.filtered_for.setdefault(group.target, Filtered(record.seq))
+        found.rewards[event.reward_mean] += 1
+        self._end(group, "filtered")
+
+    @on(GroupFailed, GroupEvicted, GroupDiscarded)
     def _ended(self, record: Record, event: Event) -> None:
         disposition = {
-            GroupFiltered: "filtered",
             GroupFailed: "failed",
             GroupEvicted: "evicted",
             GroupDiscarded: "discarded",

@@ -33,6 +33,7 @@ from eventrain.events.types import (
     EvalCompleted,
     EvalStarted,
     GroupBuffered,
+    GroupDiscarded,
     GroupDispatched,
     GroupFailed,
     InvariantBroken,
@@ -46,6 +47,7 @@ from eventrain.events.types import (
     SyncAcknowledged,
     SyncStarted,
     TrajectoryCompleted,
+    TrajectoryDropped,
     TrajectoryFailed,
     TrajectoryStarted,
     Unblocked,
@@ -257,6 +259,7 @@ def test_everything_is_accounted_for_at_every_event_of_any_run(data: st.DataObje
     engines = data.draw(st.integers(1, 3), label="engines")
     mode = data.draw(st.sampled_from(["in_flight", "pause", "drain"]), label="sync mode")
     salt = data.draw(st.integers(0, 2**20), label="salt")
+    surplus = data.draw(st.integers(0, 3), label="oversample")
     world = World(
         config(
             run={"steps": 5, "seed": salt},
@@ -264,9 +267,14 @@ def test_everything_is_accounted_for_at_every_event_of_any_run(data: st.DataObje
                 "groups_per_step": 3,
                 "max_staleness": staleness,
                 "permits": data.draw(st.integers(1, 12), label="permits"),
-                "buffer_groups": data.draw(st.integers(3, 12), label="buffer"),
+                "buffer_groups": data.draw(st.integers(3, 12), label="buffer") + surplus,
+                "oversample_groups": surplus,
             },
-            rollout={"group_size": 3, "max_turns": 2},
+            rollout={
+                "group_size": 3,
+                "max_turns": 2,
+                "group_floor": data.draw(st.sampled_from([None, 2]), label="floor"),
+            },
             data={"kind": "generated", "size": data.draw(st.integers(5, 40), label="items"), "epochs": 5},
             algorithm={"drop_zero_variance": data.draw(st.booleans(), label="drop zero variance")},
             engine={"sync_mode": mode, "restarts_max": 3},
@@ -364,6 +372,8 @@ ACCOUNTED = (
     GroupFailed,
     PromptReturned,
     TrajectoryFailed,
+    TrajectoryDropped,
+    GroupDiscarded,
 )
 _whole: list[Record] = []
 
@@ -379,6 +389,8 @@ def whole_log() -> list[Record]:
                 checkpoint={"every_steps": 2},
                 engine={"sync_mode": "pause"},
                 failures={"attempts_max": 1},
+                rollout={"group_floor": 3},
+                scheduler={"oversample_groups": 1},
             ),
             engines=2,
         )
@@ -390,7 +402,7 @@ def whole_log() -> list[Record]:
                 raise PromptTooLong("too long")
 
         async def broken(item: Any, seed: int, turn: int) -> None:
-            if item["number"] == 2:
+            if item["number"] == 2 or (item["number"] == 5 and not world.records(TrajectoryDropped)):
                 raise RuntimeError("no such tool")
 
         for engine in world.pool:

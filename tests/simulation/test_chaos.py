@@ -15,6 +15,7 @@ from eventrain.adapters.simulated.scenario import Scenario, Surroundings
 from eventrain.adapters.simulated.simulation import Simulated, simulate
 from eventrain.adapters.simulated.tape import Tape
 from eventrain.core.collector import Collector
+from eventrain.core.failures import respond
 from eventrain.core.policies.targeted import Targeted
 from eventrain.events.bus import Bus
 from eventrain.events.codec import encode
@@ -130,6 +131,16 @@ def test_a_batch_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Targeted, "window", window)
     assert found(range(40)).law in ("ledger", "lag is bounded")
+
+
+def test_a_floor_that_is_not_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector that drops one trajectory more than the floor allows trains groups that are too small."""
+
+    def generous(failed, group, strikes, limits, spare=0):
+        return respond(failed, group, strikes, limits, spare + 1)
+
+    monkeypatch.setattr("eventrain.core.collector.respond", generous)
+    assert found(range(40)).law == "ledger"
 
 
 def test_a_wakeup_that_gets_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ from eventrain.events.types import (
     TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
+    Unblocked,
     WeightsPublished,
 )
 
@@ -113,6 +114,11 @@ class SmallRun:
 
     def fail(self) -> None:
         """End the run by a failure."""
+        blocked = self.records[-1].seq
+        self.publish(
+            "trainer",
+            Unblocked(waiter="trainer", edge="buffer_ready", blocked=blocked, outcome="expired", seconds=0),
+        )
         self.publish(
             "run",
             RunFailed(

@@ -1,7 +1,7 @@
 """``eventrain`` with simulated engines, learner and environment in real time: the whole command without torch.
 
 `environment.options` of the configuration chooses: ``seconds`` of a generation, ``fail`` (the environment raises),
-``defect`` (the learner raises what no port may raise), ``hang`` (no answer ever comes).
+``defect`` (the learner raises what no port may raise), ``hang`` (no answer ever comes), ``equal`` (all rewards are 1).
 """
 
 from __future__ import annotations
@@ -51,7 +51,13 @@ def build(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
         clock=clock,
         engines=[SimulatedEngine("e0", clock, seconds=lambda _: seconds, on_generate=generate)],
         learner=SimulatedLearner(clock, seconds=seconds, start_s=0.01, on_train=train),
-        environments=lambda: SimulatedEnvironment(clock, turns=2, seconds=0.001, on_step=step),
+        environments=lambda: SimulatedEnvironment(
+            clock,
+            turns=2,
+            seconds=0.001,
+            on_step=step,
+            score=lambda item, seed: 1.0 if options.get("equal") else float(seed % 2),
+        ),
         prompts=NumberedPrompts(config.data.size or 1),
         renderer=SimulatedRenderer(),
         artifacts=SimulatedArtifacts(),

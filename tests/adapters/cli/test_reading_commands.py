@@ -14,9 +14,15 @@ from pathlib import Path
 import pytest
 
 from eventrain.adapters.cli.opening import reader_of
-from eventrain.adapters.cli.status_report import RunStatus, status_lines
+from eventrain.adapters.cli.status_report import RunStatus, status_lines, status_table
 from eventrain.events.folder import RunFolder
-from eventrain.events.types import RunFinished
+from eventrain.events.types import (
+    RunFailed,
+    RunFinished,
+    TrajectoryDropped,
+    TrajectoryFailed,
+    TrajectoryStarted,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW_TS = 1_767_268_800_000_000_000 + 6_000_000_000
@@ -85,7 +91,7 @@ def test_following_ends_with_the_run(tmp_path: Path, write_run, command) -> None
     assert len(lines) == 1
     assert 'message="no batch came"' in lines[0]
     raw = command("events", tmp_path / "run", "--follow", "--json", "--from", "104").output.splitlines()
-    assert [json.loads(line)["kind"] for line in raw] == ["blocked", "run_failed"]
+    assert [json.loads(line)["kind"] for line in raw] == ["blocked", "unblocked", "run_failed"]
 
 
 def test_following_a_live_run_from_another_process(
@@ -149,6 +155,46 @@ def test_status_of_a_failed_run_names_the_first_cause(tmp_path: Path, write_run,
     records = reader_of(RunFolder.open(Path("run"))).records()
     status = RunStatus.of(Path("run"), records, being_written=False, now_ts=NOW_TS)
     golden("status_failed.txt", plain("\n".join(status_lines(status)) + "\n"))
+
+
+def test_status_shows_what_the_very_last_event_broke(run_path: Path, small_run) -> None:
+    """No event can follow the last one to tell it: the reader's own books do, and before the end there is nothing."""
+    failed = RunFailed(failed_actor="trainer", error="x", message="no batch came")
+    records = list(reader_of(RunFolder.open(run_path)).records())
+    before = RunStatus.of(run_path, records, being_written=False, now_ts=NOW_TS)
+    assert before.broken_laws() == []
+    small_run.publish("run", failed)  # while the trainer still waits
+    status = RunStatus.of(run_path, small_run.records, being_written=False, now_ts=NOW_TS)
+    line = "open wait: expected none at the end, found 1: ['104']"
+    assert re.search(rf"^law broken +{re.escape(line)}$", plain("\n".join(status_lines(status))), re.MULTILINE)
+    assert status_table(status)["invariants_broken"] == ["open wait"]
+
+
+def test_status_and_show_of_a_run_that_lost_trajectories_and_its_data(
+    tmp_path: Path, write_run, append_records, small_run, command
+) -> None:
+    """What was dropped is counted, a run that ended short says why, and is not called completed."""
+    reason = "12 prompts: 6 trained, 6 filtered (equal rewards); 2 of 3 steps"
+    told, why = len(small_run.records), {"failure": "env_error", "blame": "environment", "message": "no tool"}
+    small_run.publish("rollout", TrajectoryStarted(trajectory="5/0", group=5))
+    small_run.publish(
+        "rollout", TrajectoryFailed(trajectory="5/0", group=5, attempt=0, retryable=True, **why)
+    )
+    small_run.publish("collector", TrajectoryDropped(trajectory="5/0", group=5, **why))
+    small_run.publish(
+        "run", RunFinished(outcome="data_exhausted", steps=2, version=2, seconds=5.0, reason=reason)
+    )
+    append_records(write_run(tmp_path / "run"), small_run.records[told:], first_seq=told)
+    said = command("status", tmp_path / "run").output
+    assert said.splitlines()[0] == "hunt  not complete: the data ran out  step 2 of 3"
+    assert re.search(rf"^ended +{re.escape(reason)}$", said, re.MULTILINE)
+    assert re.search(r"^dropped +trajectories that their groups go on without: 1$", said, re.MULTILINE)
+    table = json.loads(command("status", tmp_path / "run", "--json").output)
+    assert (table["state"], table["reason"], table["trajectories_dropped"]) == ("data_exhausted", reason, 1)
+    shown = command("show", tmp_path / "run", "5").output
+    assert "5 (2 trajectories, 1 dropped)" in shown
+    assert "dropped: env_error" in shown
+    assert "its group went on without it" in command("show", tmp_path / "run", "5/0").output
 
 
 def test_status_of_a_killed_run_says_so(run_path: Path, command) -> None:

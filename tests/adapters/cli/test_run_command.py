@@ -111,6 +111,18 @@ def test_a_run_ends_with_its_folder_and_exit_code_0(folder: Path) -> None:
     assert not (path / "lock").exists()
 
 
+def test_a_run_whose_data_runs_out_says_so_and_ends_with_3(folder: Path) -> None:
+    """With steps missing it is no success: exit code 3, and the last line has what became of the prompts."""
+    options = ("environment.options.equal=true", "algorithm.drop_zero_variance=true", "algorithm.filtered_max=0")
+    settings = [part for option in (*options, "data.size=12") for part in ("--set", option)]
+    done = eventrain(folder, "run", "sim.toml", "--run-dir", "run", *settings)
+    assert done.returncode == 3
+    first, _ = done.stdout.splitlines()
+    reason = "12 prompts: 0 trained, 12 filtered (equal rewards); 0 of 3 steps"
+    assert re.fullmatch(rf"sim: not complete, the data ran out after 0 steps in .*: {re.escape(reason)}", first)
+    assert events(folder / "run")[-1].reason == reason  # type: ignore[attr-defined]
+
+
 def test_ctrl_c_ends_a_run_cleanly(folder: Path) -> None:
     """The first Ctrl-C is told, the run ends as interrupted with everything accounted for, exit code 130."""
     process = started(folder, "--set", "run.steps=10000")
