@@ -16,6 +16,7 @@ from ...events.record import Record
 from ...events.types import (
     BatchTaken,
     DataExhausted,
+    EnvStepStarted,
     Event,
     GroupBuffered,
     GroupDiscarded,
@@ -25,6 +26,7 @@ from ...events.types import (
     GroupFiltered,
     GroupRestored,
     InvariantBroken,
+    LlmCallStarted,
     PromptDrawn,
     PromptQuarantined,
     PromptReturned,
@@ -71,6 +73,7 @@ def _broken(run: Simulated) -> Iterator[Broken]:
     yield from history.broken(last)
     yield from _other_weights(run, history)
     yield from Rows(run.records, run.config).found
+    yield from _runs_on(run)
     if isinstance(last, RunFinished) and (last.outcome == "data_exhausted") != bool(last.reason):
         yield Broken("says how it ended", f"{last.outcome} for the reason '{last.reason}'")
     yield from _unexpected(run, history, last)
@@ -166,6 +169,20 @@ class Prompts:
                 self.found.append(
                     Broken("lag is bounded", f"group {group} has lag {lag}, max_staleness is {self._lag_max}")
                 )
+
+
+def _runs_on(run: Simulated) -> Iterator[Broken]:
+    """Yield where something is asked for a group that has ended: its attempts are fenced off with it."""
+    ended: dict[int, int] = {}
+    for record in run.records:
+        event = record.event
+        if isinstance(event, GroupFailed | GroupEvicted | GroupDiscarded):
+            ended[event.group] = record.seq
+        elif isinstance(event, LlmCallStarted | EnvStepStarted):
+            owner = event.trajectory.partition("/")[0]
+            if owner.isdecimal() and int(owner) in ended:
+                how = f"seq {record.seq} is for {event.trajectory}, whose group ended at seq {ended[int(owner)]}"
+                yield Broken("nothing runs for a group that has ended", how)
 
 
 class Rows:
