@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ...core.stalls import Stall
 from ...events.record import Record
 from .message_answers import PLAIN, Asked, answer, can_answer, stop, stops, variants
+from .message_attention import ASKED, Attention
 from .message_world import MessageWorld, Setting
 from .tape import Tape
 
@@ -41,13 +42,20 @@ class Directed:
     log: list[Record] | None
 
 
-def direct(given: Setting, tape: Tape, *, keep_log: bool = False, moves_max: int = MOVES_MAX) -> Directed:
+def direct(
+    given: Setting,
+    tape: Tape,
+    *,
+    attention: Attention = ASKED,
+    keep_log: bool = False,
+    moves_max: int = MOVES_MAX,
+) -> Directed:
     """Run one world to its end as `tape` says. Raises `Endless` after `moves_max` moves."""
-    world = MessageWorld(given, log=[] if keep_log else None)
+    world = MessageWorld(given, attention=attention, log=[] if keep_log else None)
     draw, trainer = tape.draw, world.view.trainer
     choosing = bool(given.faults) or given.rewards == "any"
     moves = 0
-    while trainer.outcome == "":  # noqa: PLC1901 - read a million times
+    while not trainer.outcome:
         unread, outside = world.unread, world.outside
         actors = len(unread)
         choices = actors + len(outside)

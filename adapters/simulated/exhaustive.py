@@ -15,7 +15,7 @@ from ...core.stalls import Stall
 from ...events.record import Record
 from .message_answers import EQUAL, PLAIN, answer, can_answer, stop, stops, variants
 from .message_attention import ASKED, Attention
-from .message_fork import SharedView, fork
+from .message_fork import SharedLedger, SharedView, fork
 from .message_key import key
 from .message_world import ACTORS, MessageWorld, Setting
 
@@ -70,7 +70,7 @@ def search(
 ) -> Searched:
     """Try every order of the moves of a world; with `outcomes`, the run must end as one of them."""
     searched = Searched()
-    first = MessageWorld(given, view=SharedView(), attention=attention)
+    first = MessageWorld(given, view=SharedView(), ledger=SharedLedger(), attention=attention)
     ways: list[tuple[int, Move]] = [(-1, Move("look"))]  # how each state was reached first
     seen = {key(first)}
     ahead: deque[tuple[int, int, MessageWorld]] = deque([(0, 0, first)])
@@ -126,7 +126,7 @@ def answers(world: MessageWorld) -> Iterator[Move]:
         if not can_answer(world, asked):
             continue
         if asked.kind == "attempt":
-            failures = ()
+            failures: tuple[int, ...] = ()
             group = world.view.groups.live.get(asked.group)
             if group is not None:
                 failures = (group.engine_failures[asked.subject], group.prompt_failures[asked.subject])
@@ -195,10 +195,28 @@ def _in_words(world: MessageWorld, move: Move) -> str:
     if move.what == "stop":
         return "the run is asked to stop"
     asked = [*world.outside, *world.kept_waiting][move.place]
-    who = f"{asked.kind.replace('_', ' ')} {asked.subject}".strip()
-    if move.way == EQUAL:
-        return f"{who}: {asked.stage}, and the rewards of its group are equal"
-    if move.way != PLAIN:
+    if move.way >= 0:
         fault = world.given.faults[move.way]
-        return f"{who}: {fault.where} {fault.what}"
-    return f"{who}: {asked.stage}"
+        return f"{asked.subject or 'learner'}: {fault.where} {fault.what}"
+    said = _SAID.get(asked.stage) or _SAID[asked.kind]
+    equal = ", and the rewards of its group are equal" if move.way == EQUAL else ""
+    return said.format(asked.subject) + equal
+
+
+_SAID = {
+    "timer": "trajectory {} begins again",
+    "routing": "trajectory {} asks an engine",
+    "calling": "trajectory {} is answered",
+    "scoring": "trajectory {} completes",
+    "cancelled": "trajectory {} ends as cancelled",
+    "attempt": "trajectory {} begins",
+    "engine_start": "{} has started",
+    "loading": "{} has the weights",
+    "sync": "{} is asked to take the weights",
+    "learner_start": "the learner is up",
+    "publish": "the weights are written",
+    "train": "the step is trained",
+    "eval": "the evaluation ends",
+    "checkpoint": "the checkpoint is written",
+}
+"""What an ordinary answer is, by stage or else by kind."""

@@ -181,20 +181,19 @@ def stop(world: MessageWorld, number: int) -> None:
 
 def answer(world: MessageWorld, asked: Asked, way: int = PLAIN) -> None:
     """Let the outside answer `asked`, which is in ``world.outside``, in one of its `variants`."""
-    what = ""
-    if way >= 0:
-        world.faults_left[way] -= 1
-        fault = world.given.faults[way]
-        what = _SAME.get(fault.what, fault.what)
-        if fault.where.startswith("environment"):
-            what = "environment " + what
-    if asked.stage == "cancelled":
-        world.outside.remove(asked)
-        cancel(world, asked)
-    elif asked.kind == "attempt":
+    what = _strike(world, way) if way >= 0 else ""
+    if asked.kind == "attempt":
         _ATTEMPT[asked.stage](world, asked, what, way == EQUAL)
     else:
         _OTHERS[asked.kind](world, asked, what)
+
+
+def _strike(world: MessageWorld, number: int) -> str:
+    """Use up one strike of a rule, and return what it does."""
+    world.faults_left[number] -= 1
+    fault = world.given.faults[number]
+    what = _SAME.get(fault.what, fault.what)
+    return "environment " + what if fault.where.startswith("environment") else what
 
 
 def is_gone(world: MessageWorld, asked: Asked) -> bool:
@@ -330,12 +329,18 @@ def _call_ended(asked: Asked, outcome: Outcome) -> LlmCallFinished:
     )
 
 
+def _end_cancelled(world: MessageWorld, asked: Asked, what: str, equal: bool) -> None:
+    world.outside.remove(asked)
+    cancel(world, asked)
+
+
 _ATTEMPT: dict[str, Callable[[MessageWorld, Asked, str, bool], None]] = {
     "ready": _begin,
     "timer": _begin,
     "routing": _route,
     "calling": _called_back,
     "scoring": _score,
+    "cancelled": _end_cancelled,
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from hashlib import blake2b
 from typing import Any
 
-from ...core.projections import Attempts, Engines, Group, Groups, Pace, Prompts, Trainer, View
+from ...core.projections import Attempts, Engines, Group, Groups, Pace, Prompts, Trainer
 from .message_answers import Asked
 from .message_world import MessageWorld
 
@@ -26,7 +26,7 @@ def parts(world: MessageWorld) -> tuple[Hashable, ...]:
     view = world.view
     rank = {number: place for place, number in enumerate(view.groups.live)}
     by_group: dict[int, dict[str, Any]] = {number: {} for number in rank}
-    others: list[Hashable] = []
+    others: list[tuple[Any, ...]] = []
     for waiting, queue in ((False, world.outside), (True, world.kept_waiting)):
         for asked in queue:
             if asked.kind == "attempt" and asked.group in by_group:
@@ -131,9 +131,7 @@ def _pace(pace: Pace) -> tuple[Hashable, ...]:
         pace.waiting,
         pace.curve.times_s,
         pace.curve.shares,
-        bool(pace._steps_s),
+        pace.step_s,
         any(whole for _, whole in pace._ended),
     )
 
-
-__all__ = ["View", "key", "parts"]

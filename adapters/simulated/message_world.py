@@ -39,6 +39,7 @@ from ...events.types import (
     GroupEvicted,
     GroupFailed,
     GroupFiltered,
+    Phase,
     PhaseEntered,
     RetryScheduled,
     RunFailed,
@@ -76,7 +77,12 @@ class Setting:
 
 
 def setting(
-    scenario: Scenario, *, policy: Policy | None = None, fine: bool = False, tick_ns: int = 0
+    scenario: Scenario,
+    *,
+    evaluating: bool = False,
+    policy: Policy | None = None,
+    fine: bool = False,
+    tick_ns: int = 0,
 ) -> Setting:
     """Return the setting of `scenario`; `policy` is used in place of the configured one.
 
@@ -86,7 +92,7 @@ def setting(
         why = unknown_fault(fault)
         if why:
             raise ValueError(f"fault[{number}]: at the level of messages {why}")
-    config = scenario.run_config()
+    config = scenario.run_config(evaluating=evaluating)
     return Setting(
         config,
         policy or policy_for(config),
@@ -107,6 +113,7 @@ class MessageWorld:
         given: Setting,
         *,
         view: View | None = None,
+        ledger: Ledger | None = None,
         attention: Attention = ASKED,
         log: list[Record] | None = None,
     ) -> None:
@@ -114,12 +121,12 @@ class MessageWorld:
         self.config = given.config
         self.view = view if view is not None else View()
         self.view.attempts.keep = given.config.failures.window
-        self.ledger = Ledger()
+        self.ledger = ledger if ledger is not None else Ledger()
         self.log = log
         """Every record, where somebody wants them."""
         self.seq = 0
         self.mono = 0
-        self.moves = 0
+        self.tick_ns = given.tick_ns
         self.unread: list[Actor] = []
         """Actors that have not looked at the state since the last event."""
         self.outside: list[Asked] = []
@@ -153,9 +160,10 @@ class MessageWorld:
 
     def publish(self, actor: Actor, event: Event) -> None:
         """Append an event; it is folded at once."""
-        record = Record(self.seq, self.mono, self.mono, actor, None, "", event)
+        mono = self.mono
+        record = tuple.__new__(Record, (self.seq, mono, mono, actor, None, "", event))  # half the time of Record()
         self.seq += 1
-        self.mono += self.given.tick_ns
+        self.mono = mono + self.tick_ns
         self.view.apply(record)
         self.ledger.apply(record)
         if self.log is not None:
@@ -294,7 +302,7 @@ class MessageWorld:
                 self._finish(outcome)
         return True
 
-    def enter(self, phase: trainer.Phase) -> bool:
+    def enter(self, phase: Phase) -> bool:
         """Enter the phase, unless it is the trainer's already; return whether it was not."""
         if self.view.trainer.phase == phase:
             return False
