@@ -97,7 +97,7 @@ def _copier(cls: type) -> Callable[[Any], Any]:
     if issubclass(cls, list):
         return _copied_list
     if issubclass(cls, set | deque):
-        return cls.copy  # type: ignore[no-any-return, union-attr]
+        return cls.copy
     if not is_dataclass(cls):
         raise TypeError(f"a {cls.__name__} in a projection: how is it copied?")
     names = [field.name for field in fields(cls)]

@@ -230,7 +230,7 @@ def test_an_unexpected_end_is_found() -> None:
         {"staleness": 1, "faults": (REFUSED,)},
         {"staleness": 0, "faults": (GONE,), "engines": 2},
         {"staleness": 1, "policy": "windowed", "faults": (ERROR,)},
-        {"policy": "capacity", "staleness": 1, "rewards": "any"},
+        {"policy": "capacity", "staleness": 1, "rewards": "any", "data": {"size": 3}},
     ],
     ids=["refused", "gone", "windowed", "filtered"],
 )
