@@ -11,6 +11,7 @@ import asyncio
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from ..events.types import (
     DataExhausted,
@@ -191,6 +192,25 @@ def next_prompts(prompts: Prompts, epochs: int, source: PromptSource) -> Iterato
             )
 
 
+def wait_edge(view: View, config: RunConfig, policy: Policy) -> Edge:
+    """Return what the collector waits for, which has nothing to decide."""
+    if view.trainer.stop_reason or view.prompts.exhausted:
+        return Edge("drained", "the end of the run", f"{view.groups.in_flight} groups in flight")
+    return policy.why_idle(view, config)
+
+
+def discard_in_flight(view: View) -> list[Event]:
+    """Return the end of every group that the end of the run finds in flight, and its prompt's way back."""
+    reason: Literal["interrupted", "run_ended"]
+    reason = "interrupted" if view.trainer.stop_reason == "interrupted" else "run_ended"
+    flying = [group for group in view.groups.live.values() if group.state == "in_flight"]
+    ends: list[Event] = []
+    for group in flying:
+        ends.append(GroupDiscarded(group=group.group, reason=reason))
+        ends.append(PromptReturned(prompt=group.prompt, reason="discarded"))
+    return ends
+
+
 class Collector:
     """The shell: waits until `step` has decisions, publishes them, and runs the rollouts that they ask for."""
 
@@ -219,7 +239,9 @@ class Collector:
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
-                    decisions = await self.waiter.until(self._due, self._edge)
+                    decisions = await self.waiter.until(
+                        self._due, lambda: wait_edge(self.view, self.config, self.policy)
+                    )
                     if self._log_is_behind() and any(isinstance(d, GroupDispatched) for d in decisions):
                         await self._saved()
                     else:
@@ -241,11 +263,6 @@ class Collector:
 
     def _due(self) -> list[Event] | None:
         return step(self.view, self.config, self.policy, self.source) or None
-
-    def _edge(self) -> Edge:
-        if self.view.trainer.stop_reason or self.view.prompts.exhausted:
-            return Edge("drained", "the end of the run", f"{self.view.groups.in_flight} groups in flight")
-        return self.policy.why_idle(self.view, self.config)
 
     async def _perform(self, decisions: Sequence[Event], tasks: asyncio.TaskGroup) -> None:
         """Publish all decisions, which are of one state, and then do what they say.
@@ -272,8 +289,6 @@ class Collector:
             await self.waiter.clock.sleep(0)
 
     def _discard_in_flight(self) -> None:
-        reason = "interrupted" if self.view.trainer.stop_reason == "interrupted" else "run_ended"
         self.waiter.bus.fold()
-        for group in [group for group in self.view.groups.live.values() if group.state == "in_flight"]:
-            self.waiter.publish(GroupDiscarded(group=group.group, reason=reason))
-            self.waiter.publish(PromptReturned(prompt=group.prompt, reason="discarded"))
+        for event in discard_in_flight(self.view):
+            self.waiter.publish(event)

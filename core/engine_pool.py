@@ -59,6 +59,13 @@ def step(view: View, config: RunConfig, count: int) -> list[EngineRestarted]:
     return due
 
 
+def wait_edge(view: View, count: int) -> Edge:
+    """Return what the pool of `count` engines waits for, which has nothing to decide."""
+    if view.trainer.published < 0:
+        return Edge("version", "the first weights", "none published")
+    return Edge("work", "a lost engine", f"{len(view.engines.serving())}/{count} serving")
+
+
 class EnginePool:
     """The shell: starts and restarts engines, and makes calls on behalf of rollouts."""
 
@@ -80,9 +87,7 @@ class EnginePool:
             self._tasks = tasks
             try:
                 ready = {name: tasks.create_task(self._prepare(name)) for name in self.engines}
-                await self.waiter.until(
-                    self._weights, lambda: Edge("version", "the first weights", "none published")
-                )
+                await self.waiter.until(self._weights, self._rest)
                 for name, preparing in ready.items():
                     tasks.create_task(self._start(name, preparing), name=f"start {name}")
                 while True:
@@ -100,8 +105,7 @@ class EnginePool:
         return step(self.view, self.config, len(self.engines)) or None
 
     def _rest(self) -> Edge:
-        states = [engine.state for engine in self.view.engines.by_name.values()]
-        return Edge("work", "a lost engine", f"{states.count('serving')}/{len(self.engines)} serving")
+        return wait_edge(self.view, len(self.engines))
 
     async def _prepare(self, name: str) -> None:
         limit_s = self.config.deadlines.start_s

@@ -137,6 +137,26 @@ def at_end(view: View, config: RunConfig) -> bool:
     )
 
 
+def waits_to_evaluate(view: View, config: RunConfig) -> bool:
+    """Return whether the trainer, which has nothing to do, waits for an engine to evaluate with."""
+    return not view.engines.serving() and evaluation_due(view, config, view.trainer.step >= config.run.steps)
+
+
+def phase_of_waiting(view: View, config: RunConfig) -> Phase | None:
+    """Return the phase of a trainer that has nothing to do; None while the run is still starting."""
+    if waits_to_evaluate(view, config):
+        return "eval" if view.engines.by_name else None
+    return "generating" if config.scheduler.max_staleness == 0 else "waiting_for_buffer"
+
+
+def wait_edge(view: View, config: RunConfig, policy: Policy) -> Edge:
+    """Return what the trainer waits for, which has nothing to do."""
+    if waits_to_evaluate(view, config):
+        wanted = f"an engine to evaluate version {view.trainer.published}"
+        return Edge("engine_available", wanted, "none serves")
+    return policy.why_waiting(view, config)
+
+
 def of_learner(error: BaseException, effect: str) -> bool:
     """Return whether the learner failed, or took too long over `effect`; a log that is late is not its fault."""
     return isinstance(error, PortError) or (isinstance(error, Expired) and error.effect == effect)
@@ -197,30 +217,17 @@ class TrainerActor:
         action = decide(self.view, self.config, self.policy)
         if action is not None:
             return action
-        if self._waits_to_evaluate():
-            if self.view.engines.by_name:  # before that the run is still starting
-                self._enter("eval")
-        else:
-            self._enter("generating" if self.config.scheduler.max_staleness == 0 else "waiting_for_buffer")
+        phase = phase_of_waiting(self.view, self.config)
+        if phase is not None:
+            self._enter(phase)
         try:
             return await self.waiter.until(
                 lambda: decide(self.view, self.config, self.policy),
-                self._wait_edge,
+                lambda: wait_edge(self.view, self.config, self.policy),
                 deadline_s=self.config.deadlines.buffer_wait_s,
             )
         except Expired as expired:
             raise RunFailure("buffer_wait_expired", f"the trainer could not go on: {expired}") from None
-
-    def _waits_to_evaluate(self) -> bool:
-        trainer = self.view.trainer
-        done = trainer.step >= self.config.run.steps
-        return not self.view.engines.serving() and evaluation_due(self.view, self.config, done)
-
-    def _wait_edge(self) -> Edge:
-        if self._waits_to_evaluate():
-            version = self.view.trainer.published
-            return Edge("engine_available", f"an engine to evaluate version {version}", "none serves")
-        return self.policy.why_waiting(self.view, self.config)
 
     def _enter(self, phase: Phase) -> None:
         if self.view.trainer.phase != phase:

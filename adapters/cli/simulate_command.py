@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 from pydantic import ValidationError
 
-from ...events.log import LogWriter
 from ..simulated.chaos import draw_scenario
 from ..simulated.judge import Broken, judge
 from ..simulated.scenario import Scenario
@@ -19,7 +18,7 @@ from ..simulated.shrink import Values, shrink
 from ..simulated.simulation import Simulated, simulate
 from ..simulated.tape import FAMILIES, Tape, TapeInvalid, read_tape, tape_text
 from .debug_option import debug_option
-from .execution import new_folder
+from .exhaustive_report import search_whole, write_log
 from .failures import EXIT_FAILED, BadInput
 from .program import program
 from .scenario_file import load_scenario
@@ -36,6 +35,7 @@ Examples:
   eventrain simulate --chaos --seeds 1000
   eventrain simulate --chaos --seed 17 --log runs/seed-17
   eventrain simulate --chaos --tape failed-chaos-17.json
+  eventrain simulate tests/scenarios/tiny/engine_dies.toml --exhaustive
 """
 
 
@@ -76,6 +76,9 @@ class Case:
 @click.option(
     "--resume", "killing", is_flag=True, help="Kill each run once, at an event that the seed picks, and resume it."
 )
+@click.option(
+    "--exhaustive", is_flag=True, help="Try every order of messages instead of seeds; for tiny scenarios."
+)
 @click.option("--tape", metavar="FILE", type=click.Path(path_type=Path), help="Play back a failure's tape.")
 @click.option(
     "--log", metavar="DIR", type=click.Path(path_type=Path), help="Write each run's events to a folder."
@@ -90,6 +93,7 @@ def simulate_command(
     seeds: int,
     evaluating: bool,
     killing: bool,
+    exhaustive: bool,
     tape: Path | None,
     log: Path | None,
 ) -> None:
@@ -97,6 +101,14 @@ def simulate_command(
     case = _case(scenario_file, chaos, evaluating, killing)
     if case.scenario is not None and case.scenario.expect.refused is not None:
         _refusal(context, case)
+        return
+    if exhaustive:
+        if case.scenario is None or tape is not None or seeds > 1 or seed or killing:
+            raise BadInput(
+                ["--exhaustive tries every order of one scenario: no --chaos, no seeds, no tape, no --resume"]
+            )
+        if not search_whole(case.name, case.scenario, evaluating=evaluating, log=log):
+            context.exit(EXIT_FAILED)
         return
     if tape is not None and seeds > 1:
         raise BadInput(["--tape plays back one run; --seeds does not go with it"])
@@ -150,7 +162,7 @@ def _all(case: Case, tapes: Iterator[Tape], log: Path | None, *, many: bool, aga
         )
         if log is not None:
             folder = log / f"{case.name}-{tape.seed}" if many else log
-            _write_log(run, folder)
+            write_log(run.config, run.records, folder)
         if verdict is not None:
             broken += 1
             _report(case, tape, run, verdict, log, again=again)
@@ -191,18 +203,3 @@ def _report(
     path = (log.parent if log is not None else Path()) / f"failed-{case.name}-{tape.seed}.json"
     path.write_text(tape_text(tape.seed, short))
     click.echo(f"  shrunk from {before:,} choices to {after:,}: {case.command('--tape', path)}")
-
-
-def _write_log(run: Simulated, path: Path) -> None:
-    """Write the run's events to a new run folder at `path`, as a run does."""
-    with new_folder(path) as folder, folder.lock():
-        writer = LogWriter(
-            folder.events,
-            run=run.config.run.name,
-            epoch=folder.epoch,
-            first_seq=0,
-            segment_bytes=run.config.log.segment_bytes,
-        )
-        for record in run.records:
-            writer.append(record)
-        writer.close()

@@ -42,8 +42,9 @@ class Surroundings(Section):
     load_s: float = Field(0.1, ge=0, description="One engine taking new weights.")
     commit_s: float = Field(0.004, ge=0, description="One group commit of the log.")
     spread: float = Field(1.0, ge=1, description="1: every latency is as said.")
-    rewards: Literal["mixed", "equal", "every_third_equal"] = Field(
-        "mixed", description="Rewards inside a group: different, equal, or equal for every third prompt."
+    rewards: Literal["mixed", "equal", "every_third_equal", "any"] = Field(
+        "mixed",
+        description="Rewards inside a group: different, equal, equal for every third prompt, or one of it by chance.",
     )
     heal_s: float | None = Field(None, gt=0, description="From here on nothing goes wrong any more.")
 

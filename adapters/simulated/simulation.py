@@ -78,6 +78,7 @@ class _World:
     def __init__(self, scenario: Scenario, config: RunConfig, tape: Tape) -> None:
         self.world, self.config, self.tape = scenario.world, config, tape
         self.clock = VirtualClock()
+        self.score = _score(scenario.world, tape)
         self.injector = Injector(scenario.fault, tape, scenario.world.heal_s)
         self.injector.on_die = self._die
         self.payloads = SimulatedPayloads()
@@ -187,7 +188,7 @@ class _World:
     def _environment(self) -> Any:
         world = self.world
         made = SimulatedEnvironment(
-            self.clock, turns=world.turns, seconds=self._late(world.environment_s), score=_score(world)
+            self.clock, turns=world.turns, seconds=self._late(world.environment_s), score=self.score
         )
 
         def begun(item: dict[str, int], _seed: int) -> dict[str, object]:
@@ -213,9 +214,16 @@ class _FaultyPrompts(NumberedPrompts):
         return NumberedPrompts.item(self, epoch, position)
 
 
-def _score(world: Surroundings) -> Callable[[Any, int], float]:
+def _score(world: Surroundings, tape: Tape) -> Callable[[Any, int], float]:
+    by_chance: dict[int, bool] = {}
+
     def score(item: dict[str, int], seed: int) -> float:
-        equal = world.rewards == "equal" or (world.rewards == "every_third_equal" and item["number"] % 3 == 2)
+        number = item["number"]
+        equal = world.rewards == "equal" or (world.rewards == "every_third_equal" and number % 3 == 2)
+        if world.rewards == "any":
+            if number not in by_chance:
+                by_chance[number] = tape.happens("data", 3)
+            equal = by_chance[number]
         return 1.0 if equal else float(seed % 2)
 
     return score

@@ -55,9 +55,9 @@ from ...events.types import (
     VersionSpans,
     WeightsPublished,
 )
-from .engine_life import EngineLife
+from .engine_life import BOUND, EngineLife
 from .fold import Folded, on
-from .group_life import GroupLife
+from .group_life import ENTERED, GroupLife
 
 _GROUP_MOVES: dict[tuple[type[Event], str], str] = {
     (GroupBuffered, "in_flight"): "buffered",
@@ -121,21 +121,27 @@ class Ledger(Folded):
 
     def apply(self, record: Record) -> None:
         """Check that `record` may follow what came before, and enter it in the books."""
-        if self._next_seq not in (-1, record.seq):
-            self._broken("seq", record, f"seq {self._next_seq}", f"seq {record.seq}")
-        self._next_seq = record.seq + 1
-        if record.cause is not None and record.cause >= record.seq:
+        seq, event = record.seq, record.event
+        if self._next_seq not in (-1, seq):
+            self._broken("seq", record, f"seq {self._next_seq}", f"seq {seq}")
+        self._next_seq = seq + 1
+        if record.cause is not None and record.cause >= seq:
             self._broken("cause", record, "a cause before its effect", f"cause {record.cause}")
-        if self._ended and not isinstance(record.event, RunResumed):
-            self._broken("end", record, "nothing after the run's last event", type(record.event).__name__)
-        life = self._engines.breach(record.event)
-        if life is not None:
-            self._broken("engines", record, *life)
-        members = self._members.breach(record.event)
-        if members is not None:
-            law, expected, found = members
-            self._broken(law, record, expected, found)
-        super().apply(record)
+        if self._ended and not isinstance(event, RunResumed):
+            self._broken("end", record, "nothing after the run's last event", type(event).__name__)
+        kind = type(event)
+        if kind in BOUND:
+            life = self._engines.breach(event)
+            if life is not None:
+                self._broken("engines", record, *life)
+        if kind in ENTERED:
+            members = self._members.breach(event)
+            if members is not None:
+                law, expected, found = members
+                self._broken(law, record, expected, found)
+        handler = self.handlers.get(kind)
+        if handler is not None:
+            handler(self, record, event)
 
     def _broken(self, law: str, record: Record, expected: str, found: str) -> None:
         if not any(breach.law == law for breach in self.breaches):
@@ -387,12 +393,16 @@ class Ledger(Folded):
         self, record: Record, spans: VersionSpans, tokens: int, dispatch: GroupDispatched | None
     ) -> None:
         """Check that every token has a version, published by now and not older than its group."""
-        if sum(count for _, count in spans) != tokens:
+        total = 0
+        for _, count in spans:
+            total += count
+        if total != tokens:
             self._broken("tokens", record, f"a version for each of {tokens} tokens", str(spans))
         oldest = dispatch.version if dispatch is not None else 0
         newest = self._published if self._published is not None else oldest
-        if any(not oldest <= version <= newest for version, _ in spans):
-            self._broken("versions", record, f"tokens of versions {oldest} to {newest}", str(spans))
+        for version, _ in spans:
+            if not oldest <= version <= newest:
+                self._broken("versions", record, f"tokens of versions {oldest} to {newest}", str(spans))
 
     @on(EnvStepStarted)
     def _env_started(self, record: Record, event: EnvStepStarted) -> None:

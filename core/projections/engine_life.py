@@ -33,6 +33,9 @@ _MOVES: dict[type[Event], dict[str, str]] = {
     LlmCallStarted: {"up": "up"},
 }
 
+BOUND = frozenset((*_MOVES, RunResumed))
+"""Events that this law is about."""
+
 
 @dataclass
 class EngineLife:

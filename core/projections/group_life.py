@@ -29,7 +29,8 @@ Found = tuple[str, str, str]
 
 _OF_TRAJECTORIES = (TrajectoryStarted, TrajectoryCompleted, TrajectoryFailed, TrajectoryDropped)
 _ENDS = (GroupFailed, GroupEvicted, GroupDiscarded)
-_READ = {RunStarted, RunResumed, GroupDispatched, *_OF_TRAJECTORIES, GroupBuffered, GroupFiltered, *_ENDS}
+ENTERED = {RunStarted, RunResumed, GroupDispatched, *_OF_TRAJECTORIES, GroupBuffered, GroupFiltered, *_ENDS}
+"""Events that `GroupLife.breach` reads; on all others it need not be asked."""
 
 
 @dataclass(slots=True)
@@ -51,8 +52,6 @@ class GroupLife:
 
     def breach(self, event: Event) -> Found | None:
         """Enter `event`, and return the law that it breaks, None if it breaks none."""
-        if type(event) not in _READ:
-            return None  # nearly all of them
         match event:
             case RunStarted():
                 self.floor = event.config.get("rollout", {}).get("group_floor")

@@ -85,11 +85,8 @@ class Pace(Folded):
     _ended: deque[tuple[float, bool]] = field(default_factory=deque)
     _steps_s: deque[float] = field(default_factory=deque)
     _since: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def step_s(self) -> float:
-        """Median seconds from taking a batch until the next one could be taken; infinite before the first."""
-        return statistics.median(self._steps_s) if self._steps_s else math.inf
+    step_s: float = math.inf
+    """Median seconds from taking a batch until the next one could be taken; infinite before the first."""
 
     def until_s(self, now_ns: int, steps: int) -> float:
         """Return the seconds until the step after the next `steps` steps could be taken, at the earliest."""
@@ -134,6 +131,7 @@ class Pace(Folded):
             self._steps_s.append((now_ns - self.taken_ns) / 1e9)
             if len(self._steps_s) > self.steps_kept:
                 self._steps_s.popleft()
+            self.step_s = statistics.median(self._steps_s)
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:

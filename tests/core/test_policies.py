@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from legacy import CountsTheFiltered
 from worlds import World, config
 
 from eventrain.adapters.simulated.virtual_time import Stalled
@@ -378,13 +379,6 @@ def test_max_staleness_0_is_synchronous_in_every_policy(policy: str) -> None:
 
 
 # Filtered groups and the count
-
-
-class CountsTheFiltered(Capacity):
-    """The legacy double: a group that was filtered stays accepted, so its capacity never comes back."""
-
-    def capacity(self, view: View, config: RunConfig) -> int:
-        return super().capacity(view, config) - view.groups.ended["filtered"]
 
 
 def filtering(staleness: int, places: Sequence[int]) -> World:

@@ -85,6 +85,65 @@ def test_a_broken_law_is_told_shrunk_and_played_back(
     assert "BROKE 'never stalls'" in again.output
 
 
+TINY = """
+[config.run]
+steps = 2
+[config.scheduler]
+groups_per_step = 1
+max_staleness = 0
+[config.rollout]
+group_size = 2
+[config.data]
+size = 4
+
+[[fault]]
+where = "engine.generate"
+what = "refuse"
+times = 1
+"""
+
+
+def test_every_order_of_a_tiny_scenario(command: Command, scenario: Path) -> None:
+    """One line says how many states and moves there are, that none breaks a law, and how the run ends."""
+    scenario.write_text(TINY)
+    result = command("simulate", scenario, "--exhaustive")
+    assert result.exit_code == 0, result.output
+    line = r"small: \d+ states, \d+ moves: no deadlock, no broken law; ends as completed in \d, in [\d.]+ s\n"
+    assert re.fullmatch(line, result.output)
+
+
+def test_the_shortest_way_to_a_deadlock(
+    command: Command, scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted deadlock is told with its chain and every move, its log can be read, and the exit code is 1."""
+
+    def window(self: Targeted, view, config) -> range:
+        version = view.engines.generation_version
+        return range(0) if version is None else range(version + 1 if version else 0, version + 1)
+
+    monkeypatch.setattr(Targeted, "window", window)
+    scenario.write_text(TINY)
+    result = command("simulate", scenario, "--exhaustive", "--log", tmp_path / "stalled")
+    assert result.exit_code == 1
+    first, why, way, *moves = result.output.splitlines()
+    assert "BROKE 'never stalls'" in first
+    assert why == (
+        "  nothing can move: trainer waits buffer_ready(1) <- target 1 short by 1 <- collector waits version(2) "
+        "<- trainer"
+    )
+    assert way == f"  shortest way there, {len(moves)} moves:"
+    assert moves[0].split() == ["1", "trainer", "looks"]
+    assert "batch_taken" in command("events", tmp_path / "stalled").output
+
+
+def test_a_fault_that_messages_do_not_know_is_refused(command: Command, scenario: Path) -> None:
+    """A rule about the disk is not silently left out of an exhaustive search."""
+    scenario.write_text(TINY + '[[fault]]\nwhere = "disk"\nwhat = "slow"\nseconds = 1.0\n')
+    result = command("simulate", scenario, "--exhaustive")
+    assert result.exit_code == 2
+    assert "small: fault[1]: at the level of messages disk is not part of it" in result.output
+
+
 def test_settings_that_must_be_refused(command: Command, scenario: Path) -> None:
     """A scenario may expect that its settings never start; another reason than the expected one is a failure."""
     text = '[config.run]\nsteps = 9\n[config.data]\nsize = 2\n[expect]\nrefused = "need 36 prompts"\n'
@@ -133,6 +192,8 @@ def test_options_that_contradict_each_other(command: Command, scenario: Path, tm
         ((), "give a scenario file or --chaos, one of the two"),
         ((scenario, "--chaos"), "give a scenario file or --chaos, one of the two"),
         ((scenario, "--seeds", 2, "--tape", tmp_path / "tape.json"), "--seeds does not go with it"),
+        (("--chaos", "--exhaustive"), "no --chaos, no seeds, no tape"),
+        ((scenario, "--seeds", 2, "--exhaustive"), "no --chaos, no seeds, no tape"),
         ((scenario, "--tape", tmp_path / "tape.json"), "tape.json: is no tape"),
         ((scenario, "--tape", tmp_path / "none.json"), "none.json: no such file"),
     ):
