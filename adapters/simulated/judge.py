@@ -28,6 +28,8 @@ from ...events.types import (
     RunFailed,
     RunFinished,
     StepCompleted,
+    StepStarted,
+    TrajectoryCompleted,
 )
 from .simulation import Simulated
 
@@ -61,6 +63,7 @@ def _broken(run: Simulated) -> Iterator[Broken]:
         yield Broken("says how it ended", f"the last event is {getattr(last, 'kind', 'none')}")
         return
     yield from Prompts(run.records, run.config).broken(last)
+    yield from stale_tokens(run.records, run.config)
     yield from _unexpected(run, last)
 
 
@@ -73,7 +76,8 @@ class Prompts:
         self._group: dict[int, GroupDispatched] = {}
         self._taken: tuple[int, ...] = ()
         self._trained: Counter[int] = Counter()
-        bounded = config.scheduler.policy != "capacity"  # whose bound is the ledger's count, not a group's lag
+        # The bound of the others is a count, which the ledger checks, or that of a token: see `stale_tokens`.
+        bounded = config.scheduler.policy in ("targeted", "windowed")
         self._lag_max = config.scheduler.max_staleness if bounded else config.run.steps
         for record in records:
             self._fold(record.event)
@@ -130,6 +134,26 @@ class Prompts:
                 self.found.append(
                     Broken("lag is bounded", f"group {group} has lag {lag}, max_staleness is {self._lag_max}")
                 )
+
+
+def stale_tokens(records: list[Record], config: RunConfig) -> Iterator[Broken]:
+    """Yield every step that trained tokens older than max_staleness, or masked others than those."""
+    by_token = config.scheduler.policy == "token_windowed"
+    tokens: dict[int, list[tuple[int, int]]] = {}
+    taken: tuple[int, ...] = ()
+    for event in (record.event for record in records):
+        match event:
+            case TrajectoryCompleted() if event.group is not None:
+                tokens.setdefault(event.group, []).extend(event.version_spans)
+            case BatchTaken():
+                taken = event.groups
+            case StepStarted() | StepCompleted():
+                ages = [(event.step - version, count) for group in taken for version, count in tokens[group]]
+                old = sum(count for age, count in ages if by_token and age > config.scheduler.max_staleness)
+                fresh = sum(count for _, count in ages) - old
+                if (event.masked_tokens, event.trained_tokens) != (old, fresh):
+                    how = f"{event.trained_tokens} of {fresh} fresh tokens trained, {event.masked_tokens} of {old} masked"
+                    yield Broken("no stale token is trained", f"step {event.step}: {how}")
 
 
 def _unexpected(run: Simulated, last: RunFinished | RunFailed) -> Iterator[Broken]:

@@ -55,6 +55,7 @@ from ...events.types import (
 )
 from .engine_life import EngineLife
 from .fold import Folded, on
+from .token_age import TokenAge
 
 _GROUP_MOVES: dict[tuple[type[Event], str], str] = {
     (GroupBuffered, "in_flight"): "buffered",
@@ -102,6 +103,7 @@ class Ledger(Folded):
     _open: dict[str, set[Hashable]] = field(default_factory=dict)
     _whole: Counter[int] = field(default_factory=Counter)  # complete trajectories of groups in flight
     _engines: EngineLife = field(default_factory=EngineLife)
+    _token_age: TokenAge = field(default_factory=TokenAge)
     _ended: bool = False
     _next_seq: int = -1
     _next_step: int = 0
@@ -124,6 +126,9 @@ class Ledger(Folded):
         life = self._engines.breach(record.event)
         if life is not None:
             self._broken("engines", record, *life)
+        age = self._token_age.breach(record.event)
+        if age is not None:
+            self._broken("token age", record, *age)
         super().apply(record)
 
     def _broken(self, law: str, record: Record, expected: str, found: str) -> None:
@@ -144,9 +149,9 @@ class Ledger(Folded):
             "in_flight": scheduler.get("permits") or window,
             "buffered": scheduler.get("buffer_groups") or window,
         }
-        # The policy of count bounds the lag of all groups together, and not that of each.
-        by_count = scheduler.get("policy") == "capacity"
-        self._limits["capacity" if by_count else "lag"] = staleness
+        # The policy of count bounds the lag of all groups together, and that of tokens the age of each token.
+        bounded = {"capacity": "capacity", "token_windowed": "token"}.get(scheduler.get("policy"), "lag")
+        self._limits[bounded] = staleness
         self._per_step = per_step
 
     @on(RunResumed)

@@ -22,6 +22,7 @@ from ...events.types import (
     TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
+    VersionSpans,
 )
 from .fold import Folded, on
 
@@ -35,7 +36,12 @@ class Completed:
     trajectory: str
     reward: float
     completion_tokens: int
+    version_spans: VersionSpans
     payload: PayloadRef
+
+    def tokens_before(self, version: int) -> int:
+        """Return how many of its sampled tokens are older than `version`."""
+        return sum(count for by, count in self.version_spans if by < version)
 
 
 @dataclass(slots=True)
@@ -59,6 +65,15 @@ class Group:
     def whole(self) -> bool:
         """Whether every trajectory is complete."""
         return len(self.completed) == self.size
+
+    @property
+    def sampled(self) -> int:
+        """Sampled tokens of the complete trajectories."""
+        return sum(one.completion_tokens for one in self.completed.values())
+
+    def tokens_before(self, version: int) -> int:
+        """Return how many sampled tokens of the complete trajectories are older than `version`."""
+        return sum(one.tokens_before(version) for one in self.completed.values())
 
 
 @dataclass
@@ -114,7 +129,7 @@ class Groups(Folded):
         if group is None or group.state != "in_flight":
             return
         group.completed[event.trajectory] = Completed(
-            event.trajectory, event.reward, event.completion_tokens, event.payload
+            event.trajectory, event.reward, event.completion_tokens, event.version_spans, event.payload
         )
         if group.whole:
             self.whole.append(event.group)
