@@ -16,6 +16,8 @@ doubt, and never take one back.
 
 A step trains first what would be lost by waiting: a group in its last step, then the one with most tokens in theirs,
 then the one that was buffered first. So the reserve waits at no cost, as long as there are groups that are young.
+With max_staleness 1 there are none: what is whole before its step is too old for the next one, so nothing is held in
+reserve.
 
 With max_staleness 0 nothing is started before its step, nothing is masked, and training is synchronous.
 """
@@ -50,7 +52,8 @@ class TokenWindowed:
             mean += per_step * share
             variance += per_step * share * (1 - share)
             flight_s += step_s
-        return min(left, math.ceil(mean + RESERVE * math.sqrt(variance)))
+        reserve = RESERVE if config.scheduler.max_staleness > 1 else 0.0
+        return min(left, math.ceil(mean + reserve * math.sqrt(variance)))
 
     def at_hand(self, view: View) -> int:
         """Return the groups that are buffered or in flight, without those that take longer than is planned with."""

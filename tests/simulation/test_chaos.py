@@ -15,7 +15,9 @@ from eventrain.adapters.simulated.scenario import Scenario, Surroundings
 from eventrain.adapters.simulated.simulation import Simulated, simulate
 from eventrain.adapters.simulated.tape import Tape
 from eventrain.core.collector import Collector
+from eventrain.core.config import SchedulerSection
 from eventrain.core.policies.targeted import Targeted
+from eventrain.core.projections.token_age import TokenAge
 from eventrain.events.bus import Bus
 from eventrain.events.codec import encode
 from eventrain.events.types import Blocked, RunFailed
@@ -131,6 +133,29 @@ def test_a_batch_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Targeted, "window", window)
     assert found(range(40)).law in ("ledger", "lag is bounded")
+
+
+def test_a_token_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer that masks one version too few trains stale tokens, and the log's own counts show it."""
+
+    def oldest(self: SchedulerSection, step: int) -> int:
+        return max(0, step - self.max_staleness - 1) if self.policy == "token_windowed" else 0
+
+    monkeypatch.setattr(SchedulerSection, "oldest_trained", oldest)
+    broken = found(range(60))
+    assert broken.law == "ledger"
+    assert "token age" in broken.how
+
+
+def test_the_judge_counts_stale_tokens_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a ledger that is blind to them, the judge finds the same runs."""
+
+    def oldest(self: SchedulerSection, step: int) -> int:
+        return max(0, step - self.max_staleness - 1) if self.policy == "token_windowed" else 0
+
+    monkeypatch.setattr(SchedulerSection, "oldest_trained", oldest)
+    monkeypatch.setattr(TokenAge, "breach", lambda self, event: None)
+    assert found(range(60)).law == "no stale token is trained"
 
 
 def test_a_wakeup_that_gets_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
