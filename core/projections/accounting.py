@@ -150,7 +150,9 @@ class Ledger(Folded):
             "buffered": scheduler.get("buffer_groups") or window,
         }
         # The policy of count bounds the lag of all groups together, and that of tokens the age of each token.
-        bounded = {"capacity": "capacity", "token_windowed": "token"}.get(scheduler.get("policy"), "lag")
+        bounded = {"capacity": "capacity", "token_windowed": "token"}.get(
+            str(scheduler.get("policy")), "lag"
+        )
         self._limits[bounded] = staleness
         self._per_step = per_step
 
