@@ -47,6 +47,7 @@ from eventrain.core.ports import GenerateRequest, Ports, TrainBatch
 from eventrain.core.run import Run
 from eventrain.events.bus import Bus
 from eventrain.events.record import Record
+from eventrain.events.trajectory import int32_list
 from eventrain.events.types import (
     BatchTaken,
     GroupBuffered,
@@ -55,7 +56,6 @@ from eventrain.events.types import (
     StepCompleted,
     StepStarted,
 )
-from eventrain.events.trajectory import int32_list
 
 SKIPPED, LAST = 4, 6
 """Steps at the beginning and at the end that are not counted."""

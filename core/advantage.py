@@ -37,7 +37,9 @@ def train_batch(
     """Read the groups' payloads and return one row per trajectory, groups in the order given.
 
     Tokens of versions before `oldest` are not trained: their rows do not call them sampled. The group's mean counts
-    every reward all the same, also of a trajectory without any token left to train. Raises `PayloadMissing`, `PayloadDamaged` or `PayloadInvalid`.
+    every reward all the same, also of a trajectory without any token left to train.
+
+    Raises `PayloadMissing`, `PayloadDamaged` or `PayloadInvalid`.
     """
     rows: list[TrainRow] = []
     for group in groups:

@@ -152,8 +152,8 @@ def stale_tokens(records: list[Record], config: RunConfig) -> Iterator[Broken]:
                 old = sum(count for age, count in ages if by_token and age > config.scheduler.max_staleness)
                 fresh = sum(count for _, count in ages) - old
                 if (event.masked_tokens, event.trained_tokens) != (old, fresh):
-                    how = f"{event.trained_tokens} of {fresh} fresh tokens trained, {event.masked_tokens} of {old} masked"
-                    yield Broken("no stale token is trained", f"step {event.step}: {how}")
+                    counts = f"trained {event.trained_tokens} of {fresh}, masked {event.masked_tokens} of {old}"
+                    yield Broken("no stale token is trained", f"step {event.step}: {counts}")
 
 
 def _unexpected(run: Simulated, last: RunFinished | RunFailed) -> Iterator[Broken]:
