@@ -8,7 +8,11 @@ On a simulated cluster with W places in the engines, generation times are lognor
 - efficiency: the ideal step (the longer of training + sync and of 16 groups' mean generation over W places) divided
   by the measured step; 1 means that nobody waited who need not;
 - lag: the largest, and the mean, of the groups trained;
-- waste: groups given up per group trained, evicted or surplus.
+- token: the largest lag of a token that is trained; groups of `token_windowed` may lag more, their old tokens are
+  masked;
+- waste: groups given up per group trained, evicted or surplus;
+- lost: tokens that were sampled and are masked, or are of groups given up, per token sampled. Every answer has 100
+  tokens, sampled evenly over its time.
 
 The first 4 steps are not counted, nor are the last 6, in which the run starts no more groups than it can still
 train. `--sweep` varies W, sigma and max_staleness, so that nobody is led to tune a policy
@@ -24,8 +28,9 @@ import math
 import random
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import product
 
 from eventrain.adapters.simulated.virtual_time import VirtualClock, run_virtual
 from eventrain.adapters.simulated.world import (
@@ -38,11 +43,20 @@ from eventrain.adapters.simulated.world import (
     SimulatedRenderer,
 )
 from eventrain.core.config import RunConfig
-from eventrain.core.ports import GenerateRequest, Ports
+from eventrain.core.ports import GenerateRequest, Ports, TrainBatch
 from eventrain.core.run import Run
 from eventrain.events.bus import Bus
 from eventrain.events.record import Record
-from eventrain.events.types import BatchTaken, GroupDiscarded, GroupDispatched, GroupEvicted, StepCompleted
+from eventrain.events.trajectory import int32_list
+from eventrain.events.types import (
+    BatchTaken,
+    GroupBuffered,
+    GroupDiscarded,
+    GroupDispatched,
+    GroupEvicted,
+    StepCompleted,
+    StepStarted,
+)
 
 SKIPPED, LAST = 4, 6
 """Steps at the beginning and at the end that are not counted."""
@@ -50,6 +64,8 @@ PER_STEP = 16
 MEAN_S, LONGEST_S = 0.8, 4.0
 GROUP_SIZE = 2
 """The smallest; both trajectories of a group take equally long, so a group is one draw and holds one place."""
+TOKENS = 100
+"""Of every answer."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +89,7 @@ CLUSTERS = (
     Cluster("generation-bound", 16, 0.2, 0.05),
     Cluster("long steps", 8, 4.5, 0.5),
 )
-POLICIES = ("targeted", "capacity", "windowed")
+POLICIES = ("targeted", "capacity", "windowed", "token_windowed")
 PEERS = {
     "train-bound": (
         ("synchronous", 0.178, "0 / 0", 0.0),
@@ -97,6 +113,9 @@ PEERS = {
 }
 
 
+HEAD = f"  {'':<36} {'efficiency':>13} {'lag':>11} {'token':>6} {'waste':>6} {'lost':>6}"
+
+
 @cache
 def mean_generation_s(sigma: float) -> float:
     """Return the mean of the cut distribution, from its closed form."""
@@ -113,29 +132,47 @@ class Row:
     efficiency: float
     lag_max: int
     lag_mean: float
+    token_lag_max: int
     waste: float
+    lost: float
 
 
-def seconds(request: GenerateRequest, seed: int, sigma: float) -> float:
-    """Return how long the group of `request` takes: a draw that depends on the seed and the group alone."""
-    draw = random.Random(f"{seed}:{request.request.split('/')[0]}")
+@dataclass
+class Seen:
+    """What a run leaves behind."""
+
+    log: list[Record] = field(default_factory=list)
+    """The events that count."""
+    batches: list[TrainBatch] = field(default_factory=list)
+
+
+def seconds(group: str, seed: int, sigma: float) -> float:
+    """Return how long `group` takes: a draw that depends on the seed and the group alone."""
+    draw = random.Random(f"{seed}:{group}")
     return min(LONGEST_S, draw.lognormvariate(math.log(MEAN_S) - sigma**2 / 2, sigma))
 
 
-async def simulate(cluster: Cluster, config: RunConfig, log: list[Record]) -> None:
-    """Run `config` on `cluster` and put the events that count into `log`."""
+def answer_s(request: GenerateRequest, seed: int, sigma: float) -> float:
+    """Return how long the group of `request` takes."""
+    return seconds(request.request.split("/")[0], seed, sigma)
+
+
+async def simulate(cluster: Cluster, config: RunConfig, seen: Seen) -> None:
+    """Run `config` on `cluster` and keep what counts in `seen`."""
     clock = VirtualClock()
     engine = SimulatedEngine("engine-0", clock, slots=cluster.places * GROUP_SIZE)
-    engine.seconds = partial(seconds, seed=config.run.seed, sigma=cluster.sigma)
+    engine.seconds = partial(answer_s, seed=config.run.seed, sigma=cluster.sigma)
+    engine.length = lambda request: TOKENS
 
     async def take_weights(version: int) -> None:
         await clock.sleep(cluster.sync_s)
 
     engine.on_load = take_weights
+    learner = SimulatedLearner(clock, seconds=cluster.train_s, start_s=0.0, batches=seen.batches)
     ports = Ports(
         clock=clock,
         engines=[engine],
-        learner=SimulatedLearner(clock, seconds=cluster.train_s, start_s=0.0),
+        learner=learner,
         environments=lambda: SimulatedEnvironment(clock, seconds=0.0),
         prompts=NumberedPrompts(config.data.size or 1),
         renderer=SimulatedRenderer(),
@@ -147,9 +184,9 @@ async def simulate(cluster: Cluster, config: RunConfig, log: list[Record]) -> No
     subscription = bus.subscribe("log")
 
     async def keep() -> None:
-        counted = (BatchTaken, GroupDiscarded, GroupDispatched, GroupEvicted, StepCompleted)
+        counted = (BatchTaken, GroupBuffered, GroupDiscarded, GroupDispatched, GroupEvicted, StepCompleted, StepStarted)
         async for batch in subscription:
-            log.extend(record for record in batch if isinstance(record.event, counted))
+            seen.log.extend(record for record in batch if isinstance(record.event, counted))
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(keep())
@@ -182,8 +219,9 @@ def measure(
             },
         }
     )
-    log: list[Record] = []
-    run_virtual(simulate(cluster, config, log))
+    seen = Seen()
+    run_virtual(simulate(cluster, config, seen))
+    log = seen.log
     ends = [record.mono for record in log if isinstance(record.event, StepCompleted)]
     begin, end = ends[SKIPPED - 1], ends[-1 - LAST]
     versions = {r.event.group: r.event.version for r in log if isinstance(r.event, GroupDispatched)}
@@ -194,24 +232,52 @@ def measure(
         if isinstance(r.event, BatchTaken)
         for group in r.event.groups
     ]
-    evicted = sum(isinstance(record.event, GroupEvicted | GroupDiscarded) for record in within)
+    evicted = [record for record in within if isinstance(record.event, GroupEvicted | GroupDiscarded)]
+    trained = [r.event for r in within if isinstance(r.event, StepStarted)]
+    masked = sum(event.masked_tokens for event in trained)
+    given_up = sum(sampled(record, log, config.run.seed, cluster.sigma) for record in evicted)
+    kept = sum(event.trained_tokens for event in trained)
     counted = len(ends) - SKIPPED - LAST
     return Row(
         efficiency=cluster.ideal_s / ((end - begin) / 1e9 / counted),
         lag_max=max(lags),
         lag_mean=statistics.fmean(lags),
-        waste=evicted / (counted * PER_STEP),
+        token_lag_max=max(token_lag(batch) for batch in seen.batches[SKIPPED:-LAST]),
+        waste=len(evicted) / (counted * PER_STEP),
+        lost=(masked + given_up) / (masked + given_up + kept),
     )
 
 
+def sampled(evicted: Record, log: list[Record], seed: int, sigma: float) -> float:
+    """Return the tokens that an evicted group had sampled: all when it was buffered, its share of the time before."""
+    assert isinstance(evicted.event, GroupEvicted | GroupDiscarded)
+    group, whole = evicted.event.group, GROUP_SIZE * TOKENS
+    if any(isinstance(record.event, GroupBuffered) and record.event.group == group for record in log):
+        return whole
+    (since_ns,) = (r.mono for r in log if isinstance(r.event, GroupDispatched) and r.event.group == group)
+    return whole * min(1.0, (evicted.mono - since_ns) / 1e9 / seconds(str(group), seed, sigma))
+
+
+def token_lag(batch: TrainBatch) -> int:
+    """Return the lag of the oldest token that `batch` trains."""
+    ages = (
+        batch.step - version
+        for row in batch.rows
+        for flag, version in zip(row.sampled, int32_list(row.versions), strict=True)
+        if flag
+    )
+    return max(ages)
+
+
 def line(name: str, rows: Iterable[Row]) -> str:
-    """Return the mean of several seeds as one line, with the deviation of efficiency and waste between them."""
+    """Return the mean of several seeds as one line, with the deviation of efficiency between them."""
     rows = list(rows)
-    efficiency, waste = [row.efficiency for row in rows], [row.waste for row in rows]
+    efficiency = [row.efficiency for row in rows]
     lag = f"{max(row.lag_max for row in rows)} / {statistics.fmean(row.lag_mean for row in rows):.2f}"
     return (
         f"  {name:<36} {statistics.fmean(efficiency):>6.3f} ±{statistics.pstdev(efficiency):.3f}"
-        f" {lag:>11} {statistics.fmean(waste):>7.3f} ±{statistics.pstdev(waste):.3f}"
+        f" {lag:>11} {max(row.token_lag_max for row in rows):>6}"
+        f" {statistics.fmean(row.waste for row in rows):>6.2f} {statistics.fmean(row.lost for row in rows):>6.3f}"
     )
 
 
@@ -229,7 +295,7 @@ def main() -> None:
     print(f"mean and deviation of {seeds} seeds, {steps} steps; max_staleness S; lag: largest / mean")
     for cluster in CLUSTERS:
         print(f"\n{cluster.name}: W = {cluster.places}, ideal step {cluster.ideal_s:.3f} s")
-        print(f"  {'':<36} {'efficiency':>13} {'lag':>11} {'waste':>14}")
+        print(HEAD)
         rows = [("synchronous (S = 0)", "targeted", 0)]
         rows += [
             (f"{policy}, S = {staleness}", policy, staleness) for staleness in (2, 4) for policy in POLICIES
@@ -243,22 +309,21 @@ def main() -> None:
             )
             print(line(name, runs))
         for name, efficiency, lag, waste in PEERS[cluster.name]:
-            given_up = f"{waste:>7.2f}" if not math.isnan(waste) else ""
-            print(f"  {name + ' *':<36} {efficiency:>6.3f} {'':>6} {lag:>11} {given_up}")
+            given_up = f"{waste:>6.2f}" if not math.isnan(waste) else ""
+            print(f"  {name + ' *':<36} {efficiency:>6.3f} {'':>6} {lag:>11} {'':>6} {given_up}")
     print("\n* measured in August 2026, S = 2 where there is a limit")
     if arguments.sweep:
         sweep(steps, seeds)
 
 
 def sweep(steps: int, seeds: int) -> None:
-    """Print the windowed policy over W, sigma and max_staleness, training 0.45 s and sync 0.05 s."""
-    print(f"\nwindowed over W, sigma and S\n  {'':<36} {'efficiency':>13} {'lag':>11} {'waste':>14}")
-    for places in (20, 32, 48):
-        for sigma in (0.4, 0.7, 1.0):
+    """Print the windowed policies over W, sigma and max_staleness, training 0.45 s and sync 0.05 s."""
+    for policy in ("windowed", "token_windowed"):
+        print(f"\n{policy} over W, sigma and S\n{HEAD}")
+        for places, sigma, staleness in product((20, 32, 48), (0.4, 0.7, 1.0), (1, 2, 4)):
             cluster = Cluster("sweep", places, 0.45, 0.05, sigma)
-            for staleness in (1, 2, 4):
-                rows = (measure(cluster, "windowed", staleness, steps, seed) for seed in range(seeds))
-                print(line(f"W = {places}, sigma = {sigma}, S = {staleness}", rows))
+            rows = (measure(cluster, policy, staleness, steps, seed) for seed in range(seeds))
+            print(line(f"W = {places}, sigma = {sigma}, S = {staleness}", rows), flush=True)
 
 
 if __name__ == "__main__":

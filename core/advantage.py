@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from ..events.trajectory import decode_trajectory
+from ..events.trajectory import TrajectoryPayload, decode_trajectory, int32_list
 from .ports import Payloads, TrainBatch, TrainRow
 from .projections import Group
 
@@ -32,8 +32,12 @@ def train_batch(
     groups: Sequence[Group],
     payloads: Payloads,
     kind: Literal["grpo", "dr_grpo"],
+    oldest: int = 0,
 ) -> TrainBatch:
     """Read the groups' payloads and return one row per trajectory, groups in the order given.
+
+    Tokens of versions before `oldest` are not trained: their rows do not call them sampled. The group's mean counts
+    every reward all the same, also of a trajectory without any token left to train.
 
     Raises `PayloadMissing`, `PayloadDamaged` or `PayloadInvalid`.
     """
@@ -46,10 +50,16 @@ def train_batch(
                 TrainRow(
                     trajectory=one.trajectory,
                     tokens=payload.tokens,
-                    sampled=payload.sampled,
+                    sampled=masked(payload, oldest) if one.tokens_before(oldest) else payload.sampled,
                     logprobs=payload.logprobs,
                     versions=payload.versions,
                     advantage=advantage,
                 )
             )
     return TrainBatch(step=step, version=version, rows=tuple(rows))
+
+
+def masked(payload: TrajectoryPayload, oldest: int) -> bytes:
+    """Return uint8[T]: 1 where the policy sampled the token with version `oldest` or a newer one."""
+    versions = int32_list(payload.versions)
+    return bytes(by >= oldest and flag for flag, by in zip(payload.sampled, versions, strict=True))

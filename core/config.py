@@ -105,18 +105,19 @@ class RolloutSection(Section):
 class SchedulerSection(Section):
     """Which groups are generated when."""
 
-    policy: Literal["targeted", "capacity", "windowed"] = Field(
+    policy: Literal["targeted", "capacity", "windowed", "token_windowed"] = Field(
         "targeted",
         description="'targeted': every group is meant for one step, which waits for it. 'capacity': the number of "
         "groups is bounded, and first finished is first trained. 'windowed': a group that is too slow for "
-        "max_staleness is given up. See docs/policies.md.",
+        "max_staleness is given up. 'token_windowed': no group is too slow, but its tokens older than max_staleness "
+        "are left out of the loss. See docs/policies.md.",
     )
     groups_per_step: int = Field(ge=1, description="Groups that one optimizer step trains.")
     max_staleness: int = Field(
         1,
         ge=0,
-        description="Versions a group may lag behind the step that trains it, with 'capacity' in the mean only; "
-        "0 is synchronous training.",
+        description="Versions a group may lag behind the step that trains it, with 'capacity' in the mean only, "
+        "with 'token_windowed' each token that is trained; 0 is synchronous training.",
     )
     oversample_groups: int = Field(
         0,
@@ -149,6 +150,10 @@ class SchedulerSection(Section):
     def buffer_or_default(self) -> int:
         """Finished groups kept at most."""
         return self.buffer_groups or self.groups_started_per_step * (self.max_staleness + 1)
+
+    def oldest_trained(self, step: int) -> int:
+        """Return the oldest version whose tokens `step` may train; 0 where the policy bounds groups, not tokens."""
+        return max(0, step - self.max_staleness) if self.policy == "token_windowed" else 0
 
 
 class AlgorithmSection(Section):
@@ -351,6 +356,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"scheduler.permits is {scheduler.permits}, but scheduler.policy = 'capacity' never has more than "
                 f"scheduler.groups_per_step x (scheduler.max_staleness + 1) = {window} groups in flight"
+            )
+        if scheduler.policy == "token_windowed" and self.engine.sync_mode == "drain":
+            raise ValueError(
+                "engine.sync_mode is 'drain', but scheduler.policy = 'token_windowed' lets groups go on through new "
+                "weights, and 'drain' keeps the weights back until they have ended: use 'in_flight' or 'pause'"
             )
         if rollout.max_tokens >= rollout.context_tokens:
             raise ValueError(

@@ -262,8 +262,14 @@ class TrainerActor:
         taken = self.waiter.publish(BatchTaken(step=step, groups=numbers))
         groups = [self.view.groups.live[number] for number in numbers]
         batch = train_batch(
-            step, self.view.trainer.version, groups, self.payloads, self.config.algorithm.advantage
+            step,
+            self.view.trainer.version,
+            groups,
+            self.payloads,
+            self.config.algorithm.advantage,
+            self.config.scheduler.oldest_trained(step),
         )
+        trained = sum(row.sampled.count(1) for row in batch.rows)
         convert_s = self.waiter.elapsed_s(taken.mono)
         started = self.waiter.publish(
             StepStarted(
@@ -272,6 +278,8 @@ class TrainerActor:
                 groups=len(groups),
                 trajectories=len(batch.rows),
                 tokens=sum(len(row.sampled) for row in batch.rows),
+                trained_tokens=trained,
+                masked_tokens=sum(group.sampled for group in groups) - trained,
             )
         )
         limit_s = self.config.deadlines.train_step_s
@@ -296,6 +304,7 @@ class TrainerActor:
         train_s: float,
     ) -> None:
         lags = [batch.step - group.version for group in groups]
+        trained = sum(row.sampled.count(1) for row in batch.rows)
         rewards = [completed.reward for group in groups for completed in group.completed.values()]
         self.waiter.publish(
             StepCompleted(
@@ -305,6 +314,8 @@ class TrainerActor:
                 reward_mean=statistics.fmean(rewards),
                 lag_mean=statistics.fmean(lags),
                 lag_max=max(lags),
+                trained_tokens=trained,
+                masked_tokens=sum(group.sampled for group in groups) - trained,
                 metrics=dict(result.metrics),
                 parts_s={"convert": convert_s, "train": train_s, **result.seconds},
             )

@@ -472,6 +472,8 @@ class StepStarted(Event):
     groups: int
     trajectories: int
     tokens: int
+    trained_tokens: int = Field(0, description="sampled tokens that are in the loss")
+    masked_tokens: int = Field(0, description="sampled tokens that are too old for it, and are left out")
 
 
 class StepCompleted(Event):
@@ -484,6 +486,8 @@ class StepCompleted(Event):
     reward_mean: float
     lag_mean: float
     lag_max: int
+    trained_tokens: int = Field(0, description="as in StepStarted")
+    masked_tokens: int = Field(0, description="as in StepStarted")
     metrics: dict[str, float] = Field(default_factory=dict)
     parts_s: dict[str, float] = Field(default_factory=dict, description="seconds per part of the step")
 

@@ -58,9 +58,11 @@ def _settings(tape: Tape, world: Surroundings) -> dict[str, dict[str, Any]]:
         scheduler["permits"] = permits
     if room is not None:
         scheduler["buffer_groups"] = room
-    scheduler["policy"] = _among(tape, "targeted", "capacity", "windowed")
+    scheduler["policy"] = _among(tape, "targeted", "capacity", "windowed", "token_windowed")
     if scheduler["policy"] == "capacity" and permits is not None:
         scheduler["permits"] = min(permits, window)  # more is refused: it could never be used
+    # Draining is refused with a policy that lets groups go on through new weights.
+    drains = "in_flight" if scheduler["policy"] == "token_windowed" else "drain"
     limit_s = _among(tape, 20.0, 8.0)
     settings: dict[str, dict[str, Any]] = {
         "run": {"steps": steps, "seed": tape.draw("data", 1000)},
@@ -70,7 +72,7 @@ def _settings(tape: Tape, world: Surroundings) -> dict[str, dict[str, Any]]:
         "algorithm": {"drop_zero_variance": _among(tape, False, True)},
         "engine": {
             "count": world.engines,
-            "sync_mode": _among(tape, "in_flight", "pause", "drain"),
+            "sync_mode": _among(tape, "in_flight", "pause", drains),
             "restarts_max": _among(tape, 20, 2, 0),
         },
         "eval": {"every_steps": _among(tape, 0, 1, 2), "prompts": _among(tape, 2, 5)},

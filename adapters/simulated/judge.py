@@ -74,6 +74,7 @@ def _broken(run: Simulated) -> Iterator[Broken]:
     yield from _other_weights(run, history)
     yield from Rows(run.records, run.config).found
     yield from _runs_on(run)
+    yield from stale_tokens(run.records, run.config)
     if isinstance(last, RunFinished) and (last.outcome == "data_exhausted") != bool(last.reason):
         yield Broken("says how it ended", f"{last.outcome} for the reason '{last.reason}'")
     yield from _unexpected(run, history, last)
@@ -98,7 +99,8 @@ class Prompts:
         self._taken: tuple[int, ...] = ()
         self.batches: dict[int, tuple[int, ...]] = {}
         """Groups of each step that was trained, in the history that counts."""
-        bounded = config.scheduler.policy != "capacity"  # whose bound is the ledger's count, not a group's lag
+        # The bound of the others is a count, which the ledger checks, or that of a token: see `stale_tokens`.
+        bounded = config.scheduler.policy in ("targeted", "windowed")
         self._lag_max = config.scheduler.max_staleness if bounded else config.run.steps
         for record in records:
             self._fold(record.event)
@@ -253,6 +255,26 @@ class Rows:
         self._rows = sum(self._buffered.pop(group, 0) for group in event.groups)
         if count > need or (count < need and not self._data_ended):
             self.found.append(Broken("whole batches", f"step {event.step} trains {count} groups of {need}"))
+
+
+def stale_tokens(records: list[Record], config: RunConfig) -> Iterator[Broken]:
+    """Yield every step that trained tokens older than max_staleness, or masked others than those."""
+    by_token = config.scheduler.policy == "token_windowed"
+    tokens: dict[int, list[tuple[int, int]]] = {}
+    taken: tuple[int, ...] = ()
+    for event in (record.event for record in records):
+        match event:
+            case TrajectoryCompleted() if event.group is not None:
+                tokens.setdefault(event.group, []).extend(event.version_spans)
+            case BatchTaken():
+                taken = event.groups
+            case StepStarted() | StepCompleted():
+                ages = [(event.step - version, count) for group in taken for version, count in tokens[group]]
+                old = sum(count for age, count in ages if by_token and age > config.scheduler.max_staleness)
+                fresh = sum(count for _, count in ages) - old
+                if (event.masked_tokens, event.trained_tokens) != (old, fresh):
+                    counts = f"trained {event.trained_tokens} of {fresh}, masked {event.masked_tokens} of {old}"
+                    yield Broken("no stale token is trained", f"step {event.step}: {counts}")
 
 
 def _unexpected(

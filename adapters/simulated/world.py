@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from ...core.ports import (
@@ -27,7 +28,7 @@ from ...core.ports import (
     TrainResult,
     WrittenFile,
 )
-from ...events.types import PayloadRef
+from ...events.types import PayloadRef, VersionSpans
 
 Hook = Callable[..., Awaitable[None]]
 
@@ -38,9 +39,10 @@ async def nothing(*_: object) -> None:
 
 @dataclass
 class SimulatedEngine:
-    """An engine that answers after `seconds(request)` with `length(request)` tokens of its current version.
+    """An engine that answers after `seconds(request)` with `length(request)` tokens.
 
-    It answers `slots` requests at a time; the others queue, first come first served.
+    The tokens are sampled evenly over that time, each by the version that is served then; a pause stops sampling. It
+    answers `slots` requests at a time; the others queue, first come first served.
     """
 
     name: str
@@ -56,6 +58,8 @@ class SimulatedEngine:
     version: int = -1
     alive: bool = False
     _running: asyncio.Event = field(default_factory=asyncio.Event)
+    _past: list[tuple[int, int, bool]] = field(default_factory=list)
+    """(nanosecond, version from then on, whether it samples from then on) of every change, oldest first."""
     _in_flight: int = 0
     _died: asyncio.Event = field(default_factory=asyncio.Event)
     _places: asyncio.Semaphore = field(default_factory=asyncio.Semaphore)
@@ -68,6 +72,7 @@ class SimulatedEngine:
         await self.on_start(version)
         self.alive, self.version = True, version
         self._running.set()
+        self._changed()
         self._died, self._places = asyncio.Event(), asyncio.Semaphore(self.slots)
         return EngineInfo(self.context_tokens, self.slots, "simulated")
 
@@ -107,13 +112,28 @@ class SimulatedEngine:
         await self._running.wait()
         await self.on_generate(request)
         count = min(self.length(request), request.max_tokens)
-        first = self.version
-        await self.clock.sleep(self.seconds(request) / 2)
-        await self._running.wait()
-        await self.clock.sleep(self.seconds(request) / 2)
-        head = count // 2 if self.version != first else 0
-        spans = ((first, head), (self.version, count - head)) if head else ((self.version, count),)
+        spans = spread(await self._sample(self.seconds(request)), count)
         return Generation([7] * count, [-1.0] * count, spans, "stop", queue_s)
+
+    async def _sample(self, seconds: float) -> list[tuple[int, int]]:
+        """Sample for `seconds`, pauses not counted; return the nanoseconds of every version, in order."""
+        place, since_ns = len(self._past) - 1, self.clock.mono_ns()
+        left_ns = round(seconds * 1e9)
+        while True:
+            await self._running.wait()
+            await self.clock.sleep(left_ns / 1e9)
+            now_ns = self.clock.mono_ns()
+            parts: list[tuple[int, int]] = []
+            changes = [*self._past[place:], (now_ns, self.version, False)]
+            for (from_ns, version, sampling), (to_ns, _, _) in pairwise(changes):
+                if sampling and to_ns > max(from_ns, since_ns):
+                    parts.append((version, to_ns - max(from_ns, since_ns)))
+            left_ns = round(seconds * 1e9) - sum(part for _, part in parts)
+            if left_ns <= 0:
+                return parts or [(self.version, 1)]
+
+    def _changed(self) -> None:
+        self._past.append((self.clock.mono_ns(), self.version, self._running.is_set()))
 
     async def pause(self, mode: SyncMode) -> None:
         """Stop; ``drain`` waits for what is in flight."""
@@ -121,6 +141,7 @@ class SimulatedEngine:
             while self._in_flight:
                 await self.clock.sleep(0.01)
         self._running.clear()
+        self._changed()
 
     async def load(self, weights: str, version: int) -> None:
         """Take new weights."""
@@ -128,14 +149,31 @@ class SimulatedEngine:
         if not self.alive:
             raise EngineGone(f"{self.name} is not running")
         self.version = version
+        self._changed()
 
     async def resume(self) -> None:
         """Go on."""
         self._running.set()
+        self._changed()
 
     async def close(self) -> None:
         """End."""
         self.die()
+
+
+def spread(parts: Sequence[tuple[int, int]], count: int) -> VersionSpans:
+    """Return the versions of `count` tokens that are sampled evenly over `parts`: (version, nanoseconds) each."""
+    total, done, given = sum(part for _, part in parts), 0, 0
+    spans: list[tuple[int, int]] = []
+    for version, part in parts:
+        done += part
+        upto = round(count * done / total)
+        if upto > given and spans and spans[-1][0] == version:
+            spans[-1] = (version, spans[-1][1] + upto - given)
+        elif upto > given:
+            spans.append((version, upto - given))
+        given = upto
+    return tuple(spans)
 
 
 @dataclass

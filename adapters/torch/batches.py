@@ -74,9 +74,10 @@ def decode_row(row: Mapping[str, Any], vocabulary: int) -> Row:
 def micro_batches(rows: Sequence[Row], tokens_max: int, device: torch.device) -> list[MicroBatch]:
     """Return `rows` as micro-batches of at most `tokens_max` padded tokens, shortest rows first.
 
-    Sorting by length keeps padding small. A single row longer than `tokens_max` is a micro-batch of its own.
+    Sorting by length keeps padding small. A row without any token to train is left out, and one that is longer than
+    `tokens_max` is a micro-batch of its own.
     """
-    ordered = sorted(rows, key=lambda row: len(row.tokens))
+    ordered = sorted((row for row in rows if row.sampled.any()), key=lambda row: len(row.tokens))
     parts: list[list[Row]] = []
     for row in ordered:
         # The newest row is the longest so far: it sets the padded length of the part that it joins.

@@ -130,8 +130,6 @@ class LearnerProcess:
         means = torch.zeros(len(_MEANS), dtype=torch.float64)
         importance_max = 0.0
         for part in parts:
-            if part.advantages.numel() == 0:
-                continue
             loss, terms = self._loss(part, tokens)
             if not math.isfinite(loss.item()):
                 self._optimizer.clear()

@@ -14,6 +14,7 @@ from ..waits import Edge
 from .capacity import Capacity
 from .dispatch import Dispatch, Eviction
 from .targeted import Targeted
+from .token_windowed import TokenWindowed
 from .windowed import Windowed
 
 __all__ = ["Dispatch", "Eviction", "Policy", "policy_for"]
@@ -48,5 +49,10 @@ class Policy(Protocol):
 
 def policy_for(config: RunConfig) -> Policy:
     """Return the policy that the configuration names."""
-    policies: dict[str, type[Policy]] = {"targeted": Targeted, "capacity": Capacity, "windowed": Windowed}
+    policies: dict[str, type[Policy]] = {
+        "targeted": Targeted,
+        "capacity": Capacity,
+        "windowed": Windowed,
+        "token_windowed": TokenWindowed,
+    }
     return policies[config.scheduler.policy]()

@@ -37,6 +37,19 @@ def room(view: View, config: RunConfig) -> int:
     )
 
 
+def why_no_more(view: View, config: RunConfig) -> Edge:
+    """Return what has to happen before more groups can be due: a permit, a version, an engine, or nothing any more."""
+    version, step = view.engines.generation_version, view.trainer.step
+    if version is None:
+        return Edge("engine_available", "an engine", "none is up")
+    if step >= config.run.steps:
+        return Edge("drained", "the end of the run", f"step {step}/{config.run.steps}")
+    if room(view, config) <= 0:
+        limit = config.scheduler.permits_or_default
+        return Edge("permit", "a free permit", f"{view.groups.in_flight}/{limit} in flight")
+    return Edge("version", f"version {version + 1}", f"version {version}")
+
+
 def data_ended(view: View) -> bool:
     """Return whether no group can be added to what is buffered: no prompt is left, and nothing is in flight."""
     return view.prompts.exhausted and not view.groups.in_flight

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from ..config import RunConfig
 from ..projections import Group, View
 from ..waits import Edge
-from .dispatch import Dispatch, Eviction, data_ended, room, whole_buffer
+from .dispatch import Dispatch, Eviction, data_ended, room, whole_buffer, why_no_more
 
 MOST = 0.7
 """Share of the groups that ever make it that must be whole by a step for groups to be started no further ahead."""
@@ -123,15 +123,7 @@ class Windowed:
 
     def why_idle(self, view: View, config: RunConfig) -> Edge:
         """Name the permit that is lacking, or the version that starts the next window."""
-        version, step = view.engines.generation_version, view.trainer.step
-        if version is None:
-            return Edge("engine_available", "an engine", "none is up")
-        if step >= config.run.steps:
-            return Edge("drained", "the end of the run", f"step {step}/{config.run.steps}")
-        if room(view, config) <= 0:
-            limit = config.scheduler.permits_or_default
-            return Edge("permit", "a free permit", f"{view.groups.in_flight}/{limit} in flight")
-        return Edge("version", f"version {version + 1}", f"version {version}")
+        return why_no_more(view, config)
 
     def batch(self, view: View, config: RunConfig) -> tuple[int, ...] | None:
         """Return the oldest groups, once there are enough; at the end of the data, what there is."""

@@ -58,6 +58,7 @@ from ...events.types import (
 from .engine_life import BOUND, EngineLife
 from .fold import Folded, on
 from .group_life import ENTERED, GroupLife
+from .token_age import AGED, TokenAge
 
 _GROUP_MOVES: dict[tuple[type[Event], str], str] = {
     (GroupBuffered, "in_flight"): "buffered",
@@ -109,6 +110,7 @@ class Ledger(Folded):
     _open: dict[str, set[Hashable]] = field(default_factory=dict)
     _engines: EngineLife = field(default_factory=EngineLife)
     _members: GroupLife = field(default_factory=GroupLife)
+    _token_age: TokenAge = field(default_factory=TokenAge)
     _ended: bool = False
     _next_seq: int = -1
     _next_step: int = 0
@@ -139,6 +141,10 @@ class Ledger(Folded):
             if members is not None:
                 law, expected, found = members
                 self._broken(law, record, expected, found)
+        if kind in AGED:
+            age = self._token_age.breach(event)
+            if age is not None:
+                self._broken("token age", record, *age)
         handler = self.handlers.get(kind)
         if handler is not None:
             handler(self, record, event)
@@ -161,9 +167,11 @@ class Ledger(Folded):
             "in_flight": scheduler.get("permits") or window,
             "buffered": scheduler.get("buffer_groups") or window,
         }
-        # The policy of count bounds the lag of all groups together, and not that of each.
-        by_count = scheduler.get("policy") == "capacity"
-        self._limits["capacity" if by_count else "lag"] = staleness
+        # The policy of count bounds the lag of all groups together, and that of tokens the age of each token.
+        bounded = {"capacity": "capacity", "token_windowed": "token"}.get(
+            str(scheduler.get("policy")), "lag"
+        )
+        self._limits[bounded] = staleness
         self._per_step = per_step
 
     @on(RunResumed)

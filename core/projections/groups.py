@@ -39,8 +39,12 @@ class Completed:
     trajectory: str
     reward: float
     completion_tokens: int
+    version_spans: VersionSpans
     payload: PayloadRef
-    version_spans: VersionSpans = ()
+
+    def tokens_before(self, version: int) -> int:
+        """Return how many of its sampled tokens are older than `version`."""
+        return sum(count for by, count in self.version_spans if by < version)
 
 
 @dataclass(slots=True)
@@ -66,6 +70,15 @@ class Group:
     def whole(self) -> bool:
         """Whether every trajectory that was not dropped is complete."""
         return len(self.completed) + len(self.dropped) == self.size
+
+    @property
+    def sampled(self) -> int:
+        """Sampled tokens of the complete trajectories."""
+        return sum(one.completion_tokens for one in self.completed.values())
+
+    def tokens_before(self, version: int) -> int:
+        """Return how many sampled tokens of the complete trajectories are older than `version`."""
+        return sum(one.tokens_before(version) for one in self.completed.values())
 
 
 @dataclass
@@ -122,7 +135,7 @@ class Groups(Folded):
             self.ended["trained"] -= 1
         completed = {
             one.trajectory: Completed(
-                one.trajectory, one.reward, one.completion_tokens, one.payload, one.version_spans
+                one.trajectory, one.reward, one.completion_tokens, one.version_spans, one.payload
             )
             for one in event.trajectories
         }
@@ -167,7 +180,7 @@ class Groups(Folded):
         if group is None or group.state != "in_flight":
             return
         group.completed[event.trajectory] = Completed(
-            event.trajectory, event.reward, event.completion_tokens, event.payload, event.version_spans
+            event.trajectory, event.reward, event.completion_tokens, event.version_spans, event.payload
         )
         if group.whole:
             self.whole.append(event.group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -38,6 +38,11 @@ class Survival:
             return 0.0
         place = bisect_right(self.times_s, seconds)
         return self.shares[place - 1] if place else 1.0
+
+    def seconds_until(self, share: float) -> float:
+        """Return the seconds after which at most `share` is still in flight; the longest seen if more is, 0 if none."""
+        place = bisect_left(self.shares, -share, key=lambda beyond: -beyond)
+        return self.times_s[min(place, len(self.times_s) - 1)] if self.times_s else 0.0
 
     def chance(self, age_s: float, left_s: float) -> float:
         """Return the chance that a group in flight for `age_s` seconds ends within `left_s` more."""

@@ -9,11 +9,11 @@ from eventrain.adapters.simulated.world import SimulatedEngine
 from eventrain.core.ports import GenerateRequest, Generation
 
 
-def request(number: int) -> GenerateRequest:
+def request(number: int, tokens: int = 9) -> GenerateRequest:
     return GenerateRequest(
         request=str(number),
         prompt_ids=(1,),
-        max_tokens=9,
+        max_tokens=tokens,
         temperature=1.0,
         top_p=1.0,
         stop_token_ids=(2,),
@@ -49,3 +49,52 @@ def test_a_request_that_is_cancelled_leaves_its_place_to_the_next() -> None:
         return clock.mono_ns() / 1e9
 
     assert run_virtual(ask()) == 1.5
+
+
+def test_tokens_are_sampled_evenly_and_carry_the_version_of_their_time() -> None:
+    """New weights after 0.3 s of one second: of a hundred tokens thirty are old and seventy are new."""
+
+    async def ask() -> Generation:
+        clock = VirtualClock()
+        engine = SimulatedEngine("engine-0", clock, length=lambda request: 100)
+        await engine.start("weights/4", 4)
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(engine.generate(request(0, tokens=100)))
+            await clock.sleep(0.3)
+            await engine.load("weights/5", 5)
+        return asked.result()
+
+    assert run_virtual(ask()).version_spans == ((4, 30), (5, 70))
+
+
+def test_a_pause_stops_sampling() -> None:
+    """Paused for a second after 0.6 s, with new weights meanwhile: the answer comes a second later, 60 to 40."""
+
+    async def ask() -> tuple[Generation, float]:
+        clock = VirtualClock()
+        engine = SimulatedEngine("engine-0", clock, length=lambda request: 100)
+        await engine.start("weights/4", 4)
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(engine.generate(request(0, tokens=100)))
+            await clock.sleep(0.6)
+            await engine.pause("pause")
+            await clock.sleep(0.5)
+            await engine.load("weights/5", 5)
+            await clock.sleep(0.5)
+            await engine.resume()
+        return asked.result(), clock.mono_ns() / 1e9
+
+    answer, seconds = run_virtual(ask())
+    assert answer.version_spans == ((4, 60), (5, 40))
+    assert seconds == 2.0
+
+
+def test_an_answer_that_takes_no_time_has_one_version() -> None:
+    """All tokens of an instant are of the version that is served then."""
+
+    async def ask() -> Generation:
+        engine = SimulatedEngine("engine-0", VirtualClock(), seconds=lambda request: 0.0)
+        await engine.start("weights/4", 4)
+        return await engine.generate(request(0))
+
+    assert run_virtual(ask()).version_spans == ((4, 3),)

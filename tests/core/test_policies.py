@@ -18,6 +18,7 @@ from eventrain.core.collector import step as collect
 from eventrain.core.config import RunConfig
 from eventrain.core.policies import Dispatch, Eviction, policy_for
 from eventrain.core.policies.capacity import Capacity
+from eventrain.core.policies.token_windowed import TokenWindowed
 from eventrain.core.policies.windowed import Windowed
 from eventrain.core.ports import EngineError, GenerateRequest, PromptTooLong
 from eventrain.core.projections import View
@@ -133,7 +134,7 @@ def test_permits_that_the_count_can_never_use_are_refused() -> None:
 
 def test_each_policy_says_what_it_waits_for() -> None:
     """An engine, a permit, a version, the end: each by name."""
-    for policy in (Capacity(), Windowed()):
+    for policy in (Capacity(), Windowed(), TokenWindowed()):
         one = settings_of("capacity", permits=1)
         assert policy.why_idle(View(), one).name == "engine_available"
         assert policy.why_idle(begun(*drawn(0, 1)), one).name == "permit"

@@ -15,11 +15,13 @@ from eventrain.adapters.simulated.scenario import Scenario, Surroundings
 from eventrain.adapters.simulated.simulation import Simulated, simulate
 from eventrain.adapters.simulated.tape import Tape
 from eventrain.core.collector import Collector
+from eventrain.core.config import SchedulerSection
 from eventrain.core.failures import respond
 from eventrain.core.policies.targeted import Targeted
+from eventrain.core.projections.token_age import TokenAge
 from eventrain.events.bus import Bus
 from eventrain.events.codec import encode
-from eventrain.events.types import Blocked, RunFailed
+from eventrain.events.types import Blocked, RunFailed, StepCompleted
 
 
 def chaos(tape: Tape) -> Simulated:
@@ -43,6 +45,26 @@ def test_every_law_holds_in_sixty_worlds() -> None:
     seen = sound(range(60))
     assert {"completed", "failed", "interrupted", "data_exhausted"} <= set(seen)
     assert sum(1 for what in seen if " " in what) >= 20, "the worlds are too friendly"
+
+
+def test_every_law_holds_where_groups_outlast_many_steps() -> None:
+    """Short steps, a few very long answers and the policy that masks old tokens: it does, among all the faults."""
+    masked = 0
+    for seed in range(15):
+        tape = Tape(seed)
+        drawn = draw_scenario(tape)
+        config = {name: dict(section) for name, section in drawn.config.items()}
+        config["run"]["steps"], config["data"]["size"] = 12, 100
+        config["scheduler"] = {"policy": "token_windowed", "groups_per_step": 1, "max_staleness": 1 + seed % 2}
+        config["scheduler"] |= {"permits": 8, "buffer_groups": 8}
+        config["engine"]["sync_mode"] = ("in_flight", "pause")[seed % 2]
+        world = drawn.world.model_copy(
+            update={"rollout_s": 1.0, "spread": 10.0, "train_s": 0.1, "load_s": 0.1}
+        )
+        run = simulate(drawn.model_copy(update={"config": config, "world": world}), tape)
+        assert judge(run) is None, f"seed {seed}: {judge(run)}"
+        masked += sum(r.event.masked_tokens for r in run.records if isinstance(r.event, StepCompleted))
+    assert masked > 20
 
 
 @pytest.mark.slow
@@ -141,6 +163,29 @@ def test_a_floor_that_is_not_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("eventrain.core.collector.respond", generous)
     assert found(range(40)).law == "ledger"
+
+
+def test_a_token_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer that masks one version too few trains stale tokens, and the log's own counts show it."""
+
+    def oldest(self: SchedulerSection, step: int) -> int:
+        return max(0, step - self.max_staleness - 1) if self.policy == "token_windowed" else 0
+
+    monkeypatch.setattr(SchedulerSection, "oldest_trained", oldest)
+    broken = found(range(60))
+    assert broken.law == "ledger"
+    assert "token age" in broken.how
+
+
+def test_the_judge_counts_stale_tokens_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a ledger that is blind to them, the judge finds the same runs."""
+
+    def oldest(self: SchedulerSection, step: int) -> int:
+        return max(0, step - self.max_staleness - 1) if self.policy == "token_windowed" else 0
+
+    monkeypatch.setattr(SchedulerSection, "oldest_trained", oldest)
+    monkeypatch.setattr(TokenAge, "breach", lambda self, event: None)
+    assert found(range(60)).law == "no stale token is trained"
 
 
 def test_a_wakeup_that_gets_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

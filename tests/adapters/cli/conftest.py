@@ -262,7 +262,10 @@ class SmallRun:
         publish = self.publish
         publish("trainer", BatchTaken(step=step, groups=groups))
         publish("trainer", PhaseEntered(phase="training", step=step), 0)
-        publish("trainer", StepStarted(step=step, version=step, groups=2, trajectories=4, tokens=44))
+        publish(
+            "trainer",
+            StepStarted(step=step, version=step, groups=2, trajectories=4, tokens=44, trained_tokens=20),
+        )
         publish(
             "trainer",
             StepCompleted(
@@ -272,6 +275,7 @@ class SmallRun:
                 reward_mean=reward,
                 lag_mean=0.5,
                 lag_max=1,
+                trained_tokens=20,
                 metrics={"grad_norm": 1.25},
                 parts_s={"forward_backward": 0.3, "optimizer": 0.1},
             ),

@@ -102,6 +102,52 @@ def test_only_sampled_tokens_have_a_gradient(tiny_model: Path) -> None:
     assert touched.tolist() == [position + 1 in (2, 5, 8, 11) for position in range(12)]
 
 
+def masked(row_: dict[str, Any], *places: int) -> dict[str, Any]:
+    """Return a copy of a row in which the sampled tokens at `places` are too old to be trained."""
+    sampled = bytearray(row_["sampled"])
+    for place in places:
+        assert sampled[place]
+        sampled[place] = 0
+    return changed(row_, sampled=bytes(sampled))
+
+
+def test_masked_tokens_have_no_gradient_and_do_not_count(tiny_model: Path) -> None:
+    """The loss does not touch the logits before a masked token, and is divided by the trained tokens alone."""
+    trained = learner(tiny_model, entropy_weight=0.01)
+    seen: list[torch.Tensor] = []
+
+    def keep(_module: Any, _inputs: Any, output: Any) -> None:
+        output.logits.retain_grad()
+        seen.append(output.logits)
+
+    handle = trained._model.register_forward_hook(keep)
+    whole = row(3, 12, advantage=1.0)
+    gradient(trained, [whole], 10**6)
+    gradient(trained, [masked(whole, 2, 5, 11)], 10**6)
+    handle.remove()
+    full, rest = (logits.grad[0] for logits in seen)
+    assert [place for place in range(12) if (rest[place] != 0).any()] == [7]
+    assert rest[7].abs().max() > 1e-3
+    assert torch.allclose(rest[7], 4 * full[7], rtol=1e-4), "one token of the mean instead of one of four"
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [1, 10**6])
+def test_a_row_without_a_trained_token_changes_nothing(tiny_model: Path, micro_batch_tokens: int) -> None:
+    """Gradient, loss and metrics are those of the batch without it, alone or beside others in a micro-batch."""
+    others = [row(1, 9), row(2, 14)]
+    spent = masked(row(3, 12), 2, 5, 8, 11)
+    trained = learner(tiny_model, entropy_weight=0.01, micro_batch_tokens=micro_batch_tokens)
+    without = gradient(trained, others, micro_batch_tokens)
+    assert without.norm() > 1e-3
+    assert torch.equal(gradient(trained, [others[0], spent, others[1]], micro_batch_tokens), without)
+    trained._optimizer.clear()
+    first = trained.train(0, 0, [others[0], spent, others[1]])
+    second = learner(tiny_model, entropy_weight=0.01, micro_batch_tokens=micro_batch_tokens).train(0, 0, others)
+    assert first["loss"] == second["loss"]
+    assert first["metrics"] == second["metrics"]
+    assert first["metrics"]["tokens"] == 3 + 4
+
+
 def test_advantages_of_zero_change_nothing_but_by_decay(tiny_model: Path, tmp_path: Path) -> None:
     """A batch without any difference in reward leaves the weights as they are."""
     trained = learner(tiny_model)
