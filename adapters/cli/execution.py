@@ -22,6 +22,7 @@ from ...events.bus import Bus
 from ...events.folder import RunFolder
 from ...events.log import LogWriter
 from ...events.payload import PayloadStore
+from ..garbage import settle
 from .failures import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from .screen import Screen
 
@@ -79,6 +80,7 @@ def execute(config: RunConfig, folder: RunFolder, base: Path, *, debug: bool = F
         click.echo(f"{config.run.name}: loading libraries and data ...", err=True)
     with _traceback_kept(folder):
         ports = _built(config, folder, base)
+        settle()
         with Screen(config, folder.path, debug=debug) as screen:
             outcome = asyncio.run(_supervised(config, ports, folder, screen))
         if screen.failure is not None:

@@ -6,7 +6,7 @@ follow which. A breach keeps the seq of the first event that broke the law; the 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,7 +99,7 @@ class Ledger(Folded):
     _alive: dict[int, str] = field(default_factory=dict)
     _dispatch: dict[int, GroupDispatched] = field(default_factory=dict)
     _prompts: dict[int, str] = field(default_factory=dict)
-    _open: dict[str, set[Hashable]] = field(default_factory=dict)
+    _open: defaultdict[str, set[Hashable]] = field(default_factory=lambda: defaultdict(set))
     _whole: Counter[int] = field(default_factory=Counter)  # complete trajectories of groups in flight
     _engines: EngineLife = field(default_factory=EngineLife)
     _ended: bool = False
@@ -114,17 +114,22 @@ class Ledger(Folded):
 
     def apply(self, record: Record) -> None:
         """Check that `record` may follow what came before, and enter it in the books."""
-        if self._next_seq not in (-1, record.seq):
-            self._broken("seq", record, f"seq {self._next_seq}", f"seq {record.seq}")
-        self._next_seq = record.seq + 1
-        if record.cause is not None and record.cause >= record.seq:
-            self._broken("cause", record, "a cause before its effect", f"cause {record.cause}")
-        if self._ended and not isinstance(record.event, RunResumed):
-            self._broken("end", record, "nothing after the run's last event", type(record.event).__name__)
-        life = self._engines.breach(record.event)
-        if life is not None:
-            self._broken("engines", record, *life)
-        super().apply(record)
+        seq, cause, event = record.seq, record.cause, record.event
+        kind = type(event)
+        if self._next_seq not in (seq, -1):
+            self._broken("seq", record, f"seq {self._next_seq}", f"seq {seq}")
+        self._next_seq = seq + 1
+        if cause is not None and cause >= seq:
+            self._broken("cause", record, "a cause before its effect", f"cause {cause}")
+        if self._ended and kind is not RunResumed:
+            self._broken("end", record, "nothing after the run's last event", kind.__name__)
+        if kind in EngineLife.EVENTS:
+            life = self._engines.breach(event)
+            if life is not None:
+                self._broken("engines", record, *life)
+        handler = self.handlers.get(kind)
+        if handler is not None:
+            handler(self, record, event)
 
     def _broken(self, law: str, record: Record, expected: str, found: str) -> None:
         if not any(breach.law == law for breach in self.breaches):
@@ -204,7 +209,7 @@ class Ledger(Folded):
     def _group_moved(self, record: Record, event: Any) -> None:
         whole, dispatch = self._whole.pop(event.group, 0), self._dispatch.get(event.group)
         if (
-            isinstance(event, GroupBuffered | GroupFiltered)
+            type(event) in (GroupBuffered, GroupFiltered)
             and dispatch is not None
             and whole != dispatch.size
         ):
@@ -213,7 +218,7 @@ class Ledger(Folded):
             )
         self._move(record, event.group)
         self._bounded("buffered", record)
-        if isinstance(event, GroupFiltered) and event.group in self._dispatch:
+        if type(event) is GroupFiltered and event.group in self._dispatch:
             self._prompt_moves(record, self._dispatch.pop(event.group).prompt, "alive", "filtered")
 
     @on(BatchTaken)
@@ -323,7 +328,7 @@ class Ledger(Folded):
     @on(TrajectoryCompleted, TrajectoryFailed)
     def _trajectory_ended(self, record: Record, event: TrajectoryCompleted | TrajectoryFailed) -> None:
         self._close("trajectory", record, (event.trajectory, event.attempt, event.group))
-        if isinstance(event, TrajectoryFailed):
+        if type(event) is not TrajectoryCompleted:
             return
         dispatch = None if event.group is None else self._dispatch.get(event.group)
         self._sampled(record, event.version_spans, event.completion_tokens, dispatch)
@@ -345,12 +350,15 @@ class Ledger(Folded):
         self, record: Record, spans: VersionSpans, tokens: int, dispatch: GroupDispatched | None
     ) -> None:
         """Check that every token has a version, published by now and not older than its group."""
-        if sum(count for _, count in spans) != tokens:
-            self._broken("tokens", record, f"a version for each of {tokens} tokens", str(spans))
         oldest = dispatch.version if dispatch is not None else 0
         newest = self._published if self._published is not None else oldest
-        if any(not oldest <= version <= newest for version, _ in spans):
-            self._broken("versions", record, f"tokens of versions {oldest} to {newest}", str(spans))
+        counted = 0
+        for version, count in spans:
+            counted += count
+            if not oldest <= version <= newest:
+                self._broken("versions", record, f"tokens of versions {oldest} to {newest}", str(spans))
+        if counted != tokens:
+            self._broken("tokens", record, f"a version for each of {tokens} tokens", str(spans))
 
     @on(EnvStepStarted)
     def _env_started(self, record: Record, event: EnvStepStarted) -> None:
@@ -411,13 +419,14 @@ class Ledger(Folded):
         self._published = event.version
 
     def _begin(self, kind: str, record: Record, key: Hashable) -> None:
-        opened = self._open.setdefault(kind, set())
+        opened = self._open[kind]
         if key in opened:
             self._broken(kind, record, "one at a time", f"{key} started twice")
         opened.add(key)
 
     def _close(self, kind: str, record: Record, key: Hashable) -> None:
-        opened = self._open.setdefault(kind, set())
-        if key not in opened:
+        opened = self._open[kind]
+        if key in opened:
+            opened.remove(key)
+        else:
             self._broken(kind, record, "a start before its end", f"{key} ended and was not open")
-        opened.discard(key)

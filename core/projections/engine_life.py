@@ -8,6 +8,7 @@ life of the engine, and a state that believed it would send requests to the dead
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ...events.types import (
     EngineLost,
@@ -38,6 +39,8 @@ _MOVES: dict[type[Event], dict[str, str]] = {
 class EngineLife:
     """Every engine's state: new, up, paused, lost or restarting."""
 
+    EVENTS: ClassVar = frozenset({RunResumed, *_MOVES})
+    """Those that it is about."""
     states: dict[str, str] = field(default_factory=dict)
 
     def breach(self, event: Event) -> tuple[str, str] | None:

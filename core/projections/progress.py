@@ -71,5 +71,10 @@ class Progress(Folded):
             return
         self.tokens["prompt"] += event.prompt_tokens
         self.tokens["completion"] += event.completion_tokens
-        for part in ("queue", "llm", "env_setup", "env", "reward", "other"):
-            self.seconds[part] += getattr(event, f"{part}_s")
+        seconds: dict[str, float] = self.seconds  # type: ignore[assignment]  # it counts seconds
+        seconds["queue"] += event.queue_s
+        seconds["llm"] += event.llm_s
+        seconds["env_setup"] += event.env_setup_s
+        seconds["env"] += event.env_s
+        seconds["reward"] += event.reward_s
+        seconds["other"] += event.other_s
