@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Literal
@@ -20,10 +21,17 @@ def advantages(rewards: Sequence[float], kind: Literal["grpo", "dr_grpo"]) -> li
     mean = statistics.fmean(rewards)
     if kind == "dr_grpo":
         return [reward - mean for reward in rewards]
-    deviation = statistics.pstdev(rewards)
-    if deviation == 0:
+    spread = deviation(rewards, mean)
+    if spread == 0:
         return [0.0] * len(rewards)
-    return [(reward - mean) / (deviation + 1e-6) for reward in rewards]
+    return [(reward - mean) / (spread + 1e-6) for reward in rewards]
+
+
+def deviation(rewards: Sequence[float], mean: float) -> float:
+    """Return the standard deviation of the population; 0 only when all rewards are equal."""
+    if max(rewards) == min(rewards):
+        return 0.0  # whatever the rounding of the mean
+    return math.hypot(*(reward - mean for reward in rewards)) / math.sqrt(len(rewards))
 
 
 def train_batch(

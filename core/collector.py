@@ -28,6 +28,7 @@ from ..events.types import (
     RetryScheduled,
     TrajectoryDropped,
 )
+from .advantage import deviation
 from .config import RunConfig
 from .failures import Drop, GiveUp, check_failure_share, check_filtered, respond
 from .policies import Eviction, Policy
@@ -35,6 +36,11 @@ from .ports import PromptSource
 from .projections import Group, Prompts, View, strike_of
 from .rollout import Rollouts
 from .waits import Edge, Waiter
+
+ENDS = (GroupBuffered, GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)
+"""After these nothing of a group runs any more."""
+STARTS_PER_TURN = 8
+"""Trajectories after which everybody else gets a turn of the event loop, at the end of a group."""
 
 
 def step(view: View, config: RunConfig, policy: Policy, source: PromptSource) -> list[Event]:
@@ -71,15 +77,16 @@ def evicted(view: View, eviction: Eviction) -> list[Event]:
 def finish_group(group: Group, config: RunConfig) -> GroupBuffered | GroupFiltered:
     """Decide on a group whose trajectories are all complete, but for those that were dropped."""
     rewards = [completed.reward for completed in group.completed.values()]
-    mean, deviation = statistics.fmean(rewards), statistics.pstdev(rewards)
-    if config.algorithm.drop_zero_variance and deviation == 0:
+    mean = statistics.fmean(rewards)
+    spread = deviation(rewards, mean)
+    if config.algorithm.drop_zero_variance and spread == 0:
         return GroupFiltered(group=group.group, reason="zero_variance", reward_mean=mean)
     return GroupBuffered(
         group=group.group,
         target=group.target,
         trajectories=len(rewards),
         reward_mean=mean,
-        reward_std=deviation,
+        reward_std=spread,
     )
 
 
@@ -267,26 +274,28 @@ class Collector:
     async def _perform(self, decisions: Sequence[Event], tasks: asyncio.TaskGroup) -> None:
         """Publish all decisions, which are of one state, and then do what they say.
 
-        Groups start one in each turn of the event loop: a whole window of them in one turn would hold up the
-        trainer on its way to the next step, and everybody else.
+        Trajectories start few in each turn of the event loop: a whole window of them in one turn would hold up
+        the trainer on its way to the next step, and everybody else.
         """
         cause = self.view.last_seq if self.view.last_seq >= 0 else None
         dispatched: list[tuple[GroupDispatched, int]] = []
         for decision in decisions:
             record = self.waiter.publish(decision, cause=cause)
-            if isinstance(decision, GroupDispatched):
+            if type(decision) is GroupDispatched:
                 dispatched.append((decision, record.seq))
-            elif isinstance(decision, RetryScheduled):
+            elif type(decision) is RetryScheduled:
                 self.rollouts.retry(decision, record.seq, tasks)
-            elif isinstance(
-                decision, GroupFailed | GroupBuffered | GroupFiltered | GroupEvicted | GroupDiscarded
-            ):
-                self.rollouts.end_group(decision.group)
+            elif type(decision) in ENDS:
+                self.rollouts.end_group(decision.group)  # type: ignore[attr-defined]
         per_epoch = len(self.source)
+        started = 0
         for group, seq in dispatched:
             _, item = self.source.item(group.prompt // per_epoch, group.prompt % per_epoch)
             self.rollouts.start_group(group, item, seq, tasks)
-            await self.waiter.clock.sleep(0)
+            started += group.size
+            if started >= STARTS_PER_TURN:
+                started = 0
+                await self.waiter.clock.sleep(0)
 
     def _discard_in_flight(self) -> None:
         self.waiter.bus.fold()

@@ -187,7 +187,11 @@ class EnginePool:
             return  # DeadlineExpired says so; a start that meets its remains fails with its own error
 
     async def _available(self, trajectory: str) -> EngineStatus:
-        """Wait for an engine that serves, as long as a restart or a weight sync may take."""
+        """Return an engine that serves; wait for one as long as a restart or a weight sync may take."""
+        self.waiter.bus.fold()
+        engine = route(self.view.engines)
+        if engine is not None:
+            return engine
         limits = self.config.deadlines
         limit_s = max(limits.llm_call_s, limits.close_s + limits.start_s, limits.weight_sync_s)
         try:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..events.record import causing
 from ..events.trajectory import TrajectoryPayload, Turn, float32_bytes, int32_bytes
@@ -57,8 +57,7 @@ T = TypeVar("T")
 Call = Literal["reset", "step", "reward"]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """What one attempt is to do."""
 
     trajectory: str

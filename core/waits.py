@@ -8,10 +8,10 @@ whose expiry is an event.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from ..events.bus import Bus
 from ..events.record import Record
@@ -37,6 +37,41 @@ class Edge:
     name: EdgeName
     awaited: str
     present: str
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+class Begun(Generic[T]):
+    """Work that has run up to its first wait; awaiting it, in the same task, does the rest.
+
+    What it raises before its first wait is raised at once. Cancelling reaches it as if it were awaited itself.
+    """
+
+    def __init__(self, work: Awaitable[T]) -> None:
+        self._steps = _awaited(work)
+        self._waits_for: Any = None
+        self.ended = False
+        self.result: T
+        self._go(self._steps.send, None)
+
+    def _go(self, step: Callable[[Any], Any], argument: object) -> None:
+        try:
+            self._waits_for = step(argument)
+        except StopIteration as end:
+            self.ended, self.result = True, end.value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Return the result, or raise what the work raises."""
+        while not self.ended:
+            try:
+                answer = yield self._waits_for
+            except BaseException as error:  # noqa: BLE001 - the work's to handle, like all that reaches its task
+                self._go(self._steps.throw, error)
+            else:
+                self._go(self._steps.send, answer)
+        return self.result
 
 
 class Waiter:
@@ -135,19 +170,22 @@ class Waiter:
         A CancelledError that nobody here asked for comes from inside `work` and is raised as `PortError`: passed
         on, it would end the actor without a trace, and whoever counts on the actor would wait for ever.
         """
-        limit, task = asyncio.timeout(limit_s), asyncio.current_task()
-        assert task is not None
-        requests = task.cancelling()
+        task, requests, limit = None, 0, None
         try:
+            begun = Begun(work)
+            if begun.ended:
+                return begun.result  # as most environments do: no time has passed, and no timer is needed
+            task = asyncio.current_task()
+            assert task is not None
+            requests, limit = task.cancelling(), asyncio.timeout(limit_s)
             async with limit:
-                try:
-                    return await work
-                except asyncio.CancelledError as error:
-                    if task.cancelling() > requests:
-                        raise
-                    raise PortError(f"{effect} of {subject} was cancelled from within") from error
+                return await begun
+        except asyncio.CancelledError as error:
+            if task is not None and task.cancelling() > requests:
+                raise
+            raise PortError(f"{effect} of {subject} was cancelled from within") from error
         except TimeoutError:
-            if not limit.expired():
+            if limit is None or not limit.expired():
                 raise
             self.publish(DeadlineExpired(effect=effect, subject=subject, limit_s=limit_s))
             raise Expired(effect, subject, limit_s) from None

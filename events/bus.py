@@ -44,6 +44,10 @@ class Writer(Protocol):
         """Take the record to be written; never blocks."""
         ...
 
+    def hurry(self) -> None:
+        """Write what was taken without waiting for more of it: somebody waits for the disk."""
+        ...
+
 
 P = TypeVar("P", bound=Projection)
 
@@ -67,7 +71,7 @@ class Bus:
         self._base = next_seq
         self._folded = next_seq  # all records below are folded, and visible to watchers and subscribers
         self._folding = False
-        self._projections: list[Projection] = []
+        self._applies: list[Callable[[Record], None]] = []  # of the projections, in registration order
         self._subscriptions: dict[Subscription, None] = {}  # dicts: sets in order of arrival
         self._watchers: dict[_Watcher, None] = {}
         self._savers: dict[asyncio.Future[None], int] = {}  # who awaits which seq on disk
@@ -94,7 +98,7 @@ class Bus:
         """Add a projection and return it. Refused once something was published: it would have missed that."""
         if self.next_seq != self._first_seq:
             raise RuntimeError("projections are registered before the first event is published")
-        self._projections.append(projection)
+        self._applies.append(projection.apply)
         return projection
 
     def publish(
@@ -119,10 +123,10 @@ class Bus:
             current_corr() if corr is None else corr,
             event,
         )
+        if self._writer is not None:
+            self._writer.append(record)  # first: what it refuses has not happened
         self.next_seq = seq + 1
         self._tail.append(record)
-        if self._writer is not None:
-            self._writer.append(record)
         if not self._tick_due:
             self._schedule_tick()
         return record
@@ -140,7 +144,7 @@ class Bus:
             raise self._failure
         if self._folded == self.next_seq:
             return
-        applies = [projection.apply for projection in self._projections]
+        applies = self._applies
         self._folding = True
         try:
             for record in self._tail[self._folded - self._base :]:
@@ -195,6 +199,8 @@ class Bus:
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._schedule_tick()  # starts the writer if the first events came before there was a loop
         self._savers[saved] = seq
+        assert self._writer is not None
+        self._writer.hurry()
         try:
             await saved
         finally:

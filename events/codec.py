@@ -17,7 +17,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from .record import Record
-from .types import BY_KIND, Event
+from .types import BY_KIND
 from .upcast import upcast
 
 ENVELOPE = ("seq", "ts", "mono", "actor", "cause", "corr", "v")
@@ -43,7 +43,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no place in an event")
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_dict = msgspec.json.Decoder(dict[str, Any]).decode
 _validators = {kind: cls.__pydantic_validator__.validate_json for kind, cls in BY_KIND.items()}
@@ -53,27 +53,17 @@ _schemas = {kind: cls.SCHEMA for kind, cls in BY_KIND.items()}
 def encode(record: Record) -> bytes:
     """Return `record` as a line, newline included."""
     seq, ts, mono, actor, cause, corr, event = record
-    middle = b"" if cause is None else b'"cause":%d,' % cause
+    line = {"seq": seq, "ts": ts, "mono": mono, "actor": actor}
+    if cause is not None:
+        line["cause"] = cause
     if corr:
-        middle += b'"corr":%b,' % _encoder.encode(corr)
-    return b'{"seq":%d,"ts":%d,"mono":%d,"actor":%b,%b"v":%d,%b\n' % (
-        seq,
-        ts,
-        mono,
-        _encoder.encode(actor),
-        middle,
-        event.SCHEMA,
-        _encode_fields(event),
-    )
-
-
-def _encode_fields(event: Event) -> bytes:
-    """Return the event's JSON object without its opening brace."""
+        line["corr"] = corr
+    line["v"] = event.SCHEMA
     try:
-        return _encoder.encode(event.__dict__)[1:]
+        return _encode({**line, **event.__dict__}) + b"\n"
     except (TypeError, ValueError, OverflowError):
         # What msgspec has no JSON for (an integer beyond 64 bits, for one), pydantic may have.
-        return event.model_dump_json().encode()[1:]
+        return b"%b,%b\n" % (_encode(line)[:-1], event.model_dump_json().encode()[1:])
 
 
 def decode_envelope(line: bytes | memoryview) -> Envelope:

@@ -1,9 +1,11 @@
 """The writer of the log: a thread that turns records into durable frames by group commit.
 
-The loop hands records over and goes on. The thread takes all that piled up meanwhile, encodes it, lets the
-payload store reach the disk first, writes one frame and calls fdatasync; only then is the last of those
-records acknowledged. The slower the disk, the larger the groups, so the rate holds while only the delay
-grows.
+The loop hands lines over and goes on. The thread takes all that piled up meanwhile, lets the payload store reach
+the disk first, writes one frame and calls fdatasync; only then is the last of those records acknowledged. The
+slower the disk, the larger the groups, so the rate holds while only the delay grows.
+
+A record is encoded when it is appended, in the loop's thread: that takes under a microsecond while it is fresh, and
+twice that in the thread, which would also take the interpreter away from the loop for it.
 
 A failed write or sync is final: after it nobody knows what is on the disk beyond the last acknowledged
 record, so nothing more is written or acknowledged, and the run ends with `LogWriteError`.
@@ -13,7 +15,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -37,13 +38,12 @@ from .segment import (
 LEVEL = 1
 """Of zstd. Measured on frames of 64 to 8,192 events, level 3 gives larger frames and takes a third longer."""
 GROUP_RECORDS_MAX = 2048
-"""In one frame: it compresses as well as larger ones, and the first are durable while the next are encoded."""
+"""In one frame: it compresses as well as larger ones."""
 GROUP_BYTES_MAX = 16 * 2**20
 """Of JSON in one frame; a single larger record still gets a frame of its own."""
-CHUNK_RECORDS = 128
-"""Records encoded before the loop's thread gets the interpreter back: a fraction of a millisecond's work."""
-PAUSE_S = 0.00002
-"""A real pause behind each chunk: the loop would otherwise wait out the switch interval (5 ms) every time."""
+GATHER_S = 0.01
+"""Between the first record of a group and its commit, unless somebody waits for the disk: fewer and larger groups cost
+less of both threads' time."""
 CLOSE_DEADLINE_S = 60.0
 
 
@@ -77,8 +77,9 @@ class LogWriter:
         self._before_commit = tuple(before_commit)
         self._next_seq = first_seq  # of the next record to be taken, checked at append
         self._durable_seq = first_seq - 1
-        self._pending: deque[Record] = deque()  # appended to by the loop, popped from by the thread
+        self._pending: deque[bytes] = deque()  # lines, appended to by the loop, popped from by the thread
         self._wake = threading.Event()  # cleared before `_pending` is read, so no wake is lost
+        self._hurry = threading.Event()
         self._closing = False
         self._error: LogWriteError | None = None
         self._thread: threading.Thread | None = None
@@ -103,11 +104,16 @@ class LogWriter:
             raise ValueError(f"the log goes on with seq {self._next_seq}, not {record.seq}")
         if self._closing:
             raise RuntimeError("the log writer is closed")
+        line = encode(record)
         self._next_seq += 1
         if self._error is None:
-            self._pending.append(record)
+            self._pending.append(line)
             if not self._wake.is_set():
                 self._wake.set()
+
+    def hurry(self) -> None:
+        """Commit what was appended without waiting for more of it."""
+        self._hurry.set()
 
     def close(self) -> None:
         """Write everything, seal the segment and end the thread. Idempotent.
@@ -115,6 +121,7 @@ class LogWriter:
         Blocks up to `CLOSE_DEADLINE_S`. Raises `LogWriteError` if anything appended is not on the disk.
         """
         self._closing = True
+        self._hurry.set()
         if self._thread is None:
             self.start(_nobody, _nobody)
         assert self._thread is not None
@@ -135,8 +142,11 @@ class LogWriter:
             while True:
                 self._wake.clear()  # before both reads below, so that neither an append nor a close is missed
                 closing = self._closing
-                while self._commit():
-                    pass
+                while self._pending:
+                    if not closing and len(self._pending) < GROUP_RECORDS_MAX:
+                        self._hurry.wait(GATHER_S)
+                    self._hurry.clear()  # before the group is taken: who comes later hurries the next one
+                    self._commit()
                 if closing:
                     break
                 self._wake.wait()
@@ -148,29 +158,22 @@ class LogWriter:
             self._segments.abandon()
             self._on_error(self._error)
 
-    def _commit(self) -> bool:
-        """Write what is pending, as far as one frame may hold it; return whether there was anything."""
-        content, last_seq = self._encode_group()
-        if not content:
-            return False
+    def _commit(self) -> None:
+        """Write what is pending, as far as one frame may hold it."""
+        content, last_seq = self._gather()
         for hook in self._before_commit:
             hook()
         self._segments.write(content, first_seq=self._durable_seq + 1, last_seq=last_seq)
         self._durable_seq = last_seq
         self._on_durable(last_seq)
-        return True
 
-    def _encode_group(self) -> tuple[bytearray, int]:
-        content = bytearray()
-        pending, last_seq, taken = self._pending, self._durable_seq, 0
+    def _gather(self) -> tuple[bytearray, int]:
+        """Return the lines of the next group, and the seq of the last one."""
+        content, pending, taken = bytearray(), self._pending, 0
         while pending and taken < GROUP_RECORDS_MAX and len(content) < GROUP_BYTES_MAX:
-            for _ in range(min(CHUNK_RECORDS, len(pending))):
-                record = pending.popleft()
-                content += encode(record)
-                last_seq = record.seq
-            taken += CHUNK_RECORDS
-            time.sleep(PAUSE_S)
-        return content, last_seq
+            content += pending.popleft()
+            taken += 1
+        return content, self._durable_seq + taken
 
 
 class _Segments:

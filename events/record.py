@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
@@ -44,28 +42,31 @@ _cause: ContextVar[int | None] = ContextVar("eventrain_cause", default=None)
 _corr: ContextVar[str] = ContextVar("eventrain_corr", default="")
 
 
-@contextmanager
-def causing(seq: int | None = None, corr: str | None = None) -> Iterator[None]:
+class causing:  # noqa: N801 - reads as what it does: ``with causing(seq): ...``
     """Make `seq` the cause, and `corr` the correlation, of every event published inside the block.
 
     Tasks started inside inherit both. What is None stays as it is outside.
     """
-    cause_token = _cause.set(seq) if seq is not None else None
-    corr_token = _corr.set(corr) if corr is not None else None
-    try:
-        yield
-    finally:
-        if cause_token is not None:
-            _cause.reset(cause_token)
-        if corr_token is not None:
-            _corr.reset(corr_token)
+
+    __slots__ = ("_cause", "_corr", "_seq", "_text")
+
+    def __init__(self, seq: int | None = None, corr: str | None = None) -> None:
+        self._seq = seq
+        self._text = corr
+
+    def __enter__(self) -> None:
+        self._cause = _cause.set(self._seq) if self._seq is not None else None
+        self._corr = _corr.set(self._text) if self._text is not None else None
+
+    def __exit__(self, *_: object) -> None:
+        if self._cause is not None:
+            _cause.reset(self._cause)
+        if self._corr is not None:
+            _corr.reset(self._corr)
 
 
-def current_cause() -> int | None:
-    """Return the seq that `causing` set here, or None."""
-    return _cause.get()
+current_cause = _cause.get
+"""Return the seq that `causing` set here, or None."""
 
-
-def current_corr() -> str:
-    """Return the correlation that `causing` set here, or ``""``."""
-    return _corr.get()
+current_corr = _corr.get
+"""Return the correlation that `causing` set here, or ``""``."""

@@ -26,6 +26,7 @@ from ...events.payload import PayloadStore
 from ...events.reader import cut_torn_tail
 from ...events.record import Record
 from ...events.types import Event
+from ..garbage import settle
 from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from .resuming import opening_of, past_of, resumed_lines
 from .screen import Screen
@@ -141,6 +142,7 @@ def _conducted(
 ) -> RunOutcome:
     """Run in an event loop, behind a screen; keep the traceback of what ended it."""
     run = Run(config, ports, bus, payloads, past=past, opening=opening)
+    settle()
     with Screen(config, folder.path, debug=debug) as screen:
         outcome = asyncio.run(_supervised(run, screen))
     if screen.failure is not None:

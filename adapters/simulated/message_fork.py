@@ -30,7 +30,7 @@ class SharedView(View):
         self._places: dict[type[Event], tuple[tuple[str, Any], ...]] = {}
         names = {id(getattr(self, name)): name for name in PARTS}
         for event, handlers in self._routes.items():
-            self._places[event] = tuple((names[id(part)], handler) for handler, part in handlers)
+            self._places[event] = tuple((names[id(bound.__self__)], bound.__func__) for bound in handlers)
         self._shared: set[str] = set()
 
     def fork(self) -> SharedView:

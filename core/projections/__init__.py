@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 from ...events.record import Record
 from ...events.types import Event
 from .engines import Engines, EngineStatus
-from .fold import Folded, Handler, on
+from .fold import Folded, on
 from .groups import Completed, Group, Groups
 from .movement import Hole, Movement
 from .outstanding import Effect, Outstanding
@@ -65,7 +67,7 @@ class View:
     last_mono: int = 0
 
     def __post_init__(self) -> None:
-        self._routes: dict[type[Event], tuple[tuple[Handler, Any], ...]] = {}
+        self._routes: dict[type[Event], tuple[MethodType, ...]] = {}
         parts = (
             self.trainer,
             self.groups,
@@ -80,11 +82,11 @@ class View:
         )
         for part in parts:
             for event, handler in part.handlers.items():
-                self._routes[event] = (*self._routes.get(event, ()), (handler, part))
+                self._routes[event] = (*self._routes.get(event, ()), MethodType(handler, part))
 
     def apply(self, record: Record) -> None:
         """Fold one record into every projection that cares about it."""
         event = record.event
-        for handler, part in self._routes.get(type(event), ()):
-            handler(part, record, event)
+        for handler in self._routes.get(type(event), ()):
+            handler(record, event)
         self.last_seq, self.last_ts, self.last_mono = record.seq, record.ts, record.mono

@@ -6,7 +6,7 @@ follow which. A breach keeps the seq of the first event that broke the law; the 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,7 +107,7 @@ class Ledger(Folded):
     _alive: dict[int, str] = field(default_factory=dict)
     _dispatch: dict[int, GroupDispatched] = field(default_factory=dict)
     _prompts: dict[int, str] = field(default_factory=dict)
-    _open: dict[str, set[Hashable]] = field(default_factory=dict)
+    _open: defaultdict[str, set[Hashable]] = field(default_factory=lambda: defaultdict(set))
     _engines: EngineLife = field(default_factory=EngineLife)
     _members: GroupLife = field(default_factory=GroupLife)
     _token_age: TokenAge = field(default_factory=TokenAge)
@@ -242,7 +242,7 @@ class Ledger(Folded):
             self._to_spare(record, dispatch)
         self._move(record, event.group)
         self._bounded("buffered", record)
-        if isinstance(event, GroupFiltered) and event.group in self._dispatch:
+        if type(event) is GroupFiltered and event.group in self._dispatch:
             self._prompt_moves(record, self._dispatch.pop(event.group).prompt, "alive", "filtered")
 
     @on(GroupRestored)
@@ -383,7 +383,7 @@ class Ledger(Folded):
     @on(TrajectoryCompleted, TrajectoryFailed)
     def _trajectory_ended(self, record: Record, event: TrajectoryCompleted | TrajectoryFailed) -> None:
         self._close("trajectory", record, (event.trajectory, event.attempt, event.group))
-        if isinstance(event, TrajectoryFailed):
+        if type(event) is not TrajectoryCompleted:
             return
         dispatch = None if event.group is None else self._dispatch.get(event.group)
         self._sampled(record, event.version_spans, event.completion_tokens, dispatch)
@@ -471,13 +471,14 @@ class Ledger(Folded):
         self._published = event.version
 
     def _begin(self, kind: str, record: Record, key: Hashable) -> None:
-        opened = self._open.setdefault(kind, set())
+        opened = self._open[kind]
         if key in opened:
             self._broken(kind, record, "one at a time", f"{key} started twice")
         opened.add(key)
 
     def _close(self, kind: str, record: Record, key: Hashable) -> None:
-        opened = self._open.setdefault(kind, set())
-        if key not in opened:
+        opened = self._open[kind]
+        if key in opened:
+            opened.remove(key)
+        else:
             self._broken(kind, record, "a start before its end", f"{key} ended and was not open")
-        opened.discard(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ...events.record import Record
 from ...events.types import (
@@ -32,8 +32,7 @@ from .fold import Folded, on
 GroupState = Literal["in_flight", "buffered", "training"]
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """A finished trajectory of a live group."""
 
     trajectory: str

@@ -114,7 +114,7 @@ class Movement(Folded):
     def _ended(self, record: Record, event: TrajectoryCompleted | TrajectoryFailed) -> None:
         if event.group is None:
             return
-        if isinstance(event, TrajectoryFailed):
+        if type(event) is TrajectoryFailed:
             if event.failure == "cancelled":
                 return
             self.failed += 1

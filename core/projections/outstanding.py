@@ -104,7 +104,10 @@ class Outstanding(Folded):
     def _end(self, record: Record, key: Hashable, *, completed: bool = True) -> None:
         effect = self.open.pop(key, None)
         if effect is not None and completed:
-            self.finished.setdefault(effect.kind, Durations()).add(record.mono - effect.since_ns)
+            durations = self.finished.get(effect.kind)
+            if durations is None:
+                durations = self.finished[effect.kind] = Durations()
+            durations.add(record.mono - effect.since_ns)
 
     @on(RunStarted)
     def _started(self, record: Record, event: RunStarted) -> None:

@@ -82,8 +82,6 @@ class Pace(Folded):
 
     groups_kept: int = 512
     steps_kept: int = 16
-    curve: Survival = field(default_factory=Survival)
-    """Of the groups' durations from dispatch to the buffer, queue and retries included, as of the last batch."""
     waiting: bool = True
     """Whether the trainer has nothing to do but wait for its next batch."""
     taken_ns: int = 0
@@ -92,6 +90,18 @@ class Pace(Folded):
     _since: dict[int, int] = field(default_factory=dict)
     step_s: float = math.inf
     """Median seconds from taking a batch until the next one could be taken; infinite before the first."""
+    _seen: tuple[tuple[tuple[float, bool], ...], tuple[int, ...]] = ((), ())  # groups that had ended by the last
+    # batch; when those in flight had begun
+    _curve: Survival | None = field(default=None, compare=False)
+
+    @property
+    def curve(self) -> Survival:
+        """Of the groups' durations from dispatch to the buffer, queue and retries included, as of the last batch."""
+        if self._curve is None:  # only when somebody asks: it costs more than all other folds of a step
+            ended, begun = self._seen
+            flying = (((self.taken_ns - since) / 1e9, False) for since in begun)
+            self._curve = survival([*ended, *flying])
+        return self._curve
 
     def until_s(self, now_ns: int, steps: int) -> float:
         """Return the seconds until the step after the next `steps` steps could be taken, at the earliest."""
@@ -122,8 +132,7 @@ class Pace(Folded):
     def _taken(self, record: Record, event: BatchTaken) -> None:
         self._ready(record.mono)
         self.waiting, self.taken_ns = False, record.mono
-        flying = [((record.mono - since) / 1e9, False) for since in self._since.values()]
-        self.curve = survival([*self._ended, *flying])
+        self._seen, self._curve = (tuple(self._ended), tuple(self._since.values())), None
 
     @on(PhaseEntered)
     def _phase(self, record: Record, event: PhaseEntered) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...events.record import Record
 from ...events.types import Blocked, RunResumed, TrajectoryCompleted, TrajectoryFailed, Unblocked
@@ -49,8 +50,7 @@ class Waits(Folded):
         self.by_waiter.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """How one attempt at a training trajectory ended."""
 
     seq: int

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from worlds import config
 
 from eventrain.adapters.simulated.world import NumberedPrompts
-from eventrain.core.advantage import advantages
+from eventrain.core.advantage import advantages, deviation
 from eventrain.core.collector import step as collect
 from eventrain.core.engine_pool import route
 from eventrain.core.failures import GiveUp, Retry, RunFailure, respond
@@ -331,3 +331,21 @@ def test_dr_grpo_does_not_divide_by_the_deviation() -> None:
     """Its advantages are rewards less their mean."""
     assert advantages([0.0, 1.0, 2.0], "dr_grpo") == [-1.0, 0.0, 1.0]
     assert advantages([3.0, 3.0], "grpo") == [0.0, 0.0]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=16))
+def test_the_deviation_is_that_of_the_population(rewards: list[float]) -> None:
+    """It is what the standard library computes exactly, in a hundredth of the time."""
+    mean = statistics.fmean(rewards)
+    assert deviation(rewards, mean) == pytest.approx(statistics.pstdev(rewards), rel=1e-6, abs=1e-9)
+
+
+@given(st.floats(-1e300, 1e300), st.integers(1, 16))
+def test_equal_rewards_have_no_deviation(reward: float, count: int) -> None:
+    """Exactly none, whatever the rounding of their mean: it decides whether a group is filtered."""
+    assert deviation([reward] * count, reward * (1 + 1e-15)) == 0.0
+
+
+def test_huge_rewards_have_a_finite_deviation() -> None:
+    """Squares beyond what a float can hold are no reason to fail."""
+    assert deviation([1e200, -1e200], 0.0) == pytest.approx(1e200)

@@ -268,6 +268,9 @@ def test_nothing_is_dispatched_while_too_much_is_unsaved(monkeypatch: pytest.Mon
         def append(self, record: Record) -> None:
             self.last = record.seq
 
+        def hurry(self) -> None:
+            pass
+
     monkeypatch.setattr("worlds.Bus", lambda clock: Bus(clock, Disk()))
     world = World(config(log={"unsaved_max": 5}))
     unsaved: list[int] = []

@@ -84,6 +84,9 @@ class SlowDisk:
         if hasattr(self, "loop"):
             self.loop.call_later(self.delay_s, self.on_durable, record.seq)
 
+    def hurry(self) -> None:
+        pass
+
 
 def test_what_cannot_be_undone_starts_only_once_its_intent_is_durable(
     monkeypatch: pytest.MonkeyPatch,

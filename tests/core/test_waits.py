@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventrain.adapters.simulated.virtual_time import Stalled, VirtualClock, run_virtual
+from eventrain.core.ports import PortError
 from eventrain.core.projections import View
 from eventrain.core.waits import Edge, Expired, Waiter
 from eventrain.events.bus import Bus
@@ -115,6 +116,82 @@ def test_a_timeout_of_the_work_itself_is_not_taken_for_the_deadline() -> None:
         with pytest.raises(TimeoutError, match="of the socket"):
             await scene.waiter.bounded("llm_call", "57/3/0", 5, work())
         assert scene.seen == []
+
+    run_virtual(main())
+
+
+def test_work_that_answers_at_once_needs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment in the same process costs no deadline's timer; work that waits gets one."""
+
+    async def main() -> None:
+        scene, loop, timers = Scene(), asyncio.get_running_loop(), []
+        call_at = loop.call_at
+        monkeypatch.setattr(loop, "call_at", lambda *args, **kw: timers.append(args) or call_at(*args, **kw))
+
+        async def work(turns: int) -> int:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            return turns
+
+        assert await scene.waiter.bounded("env_step", "57/3", 5, work(0)) == 0
+        assert not timers
+        assert await scene.waiter.bounded("env_step", "57/3", 5, work(3)) == 3
+        assert len(timers) == 1
+
+    run_virtual(main())
+
+
+def test_whatever_reaches_the_task_reaches_the_bounded_work() -> None:
+    """The work sees results, errors and cancellations of all that it awaits, as if it were awaited without bound."""
+
+    async def main() -> None:
+        scene, loop = Scene(), asyncio.get_running_loop()
+        seen: list[object] = []
+        first, second = loop.create_future(), loop.create_future()
+
+        async def work() -> str:
+            seen.append(await first)
+            try:
+                await second
+            except ValueError as error:
+                seen.append(str(error))
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                await asyncio.sleep(1)  # cleaning up may wait too
+                raise
+            return "never"
+
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(scene.waiter.bounded("llm_call", "57/3/0", 50, work()))
+            await asyncio.sleep(0)
+            first.set_result(1)
+            await asyncio.sleep(1)
+            second.set_exception(ValueError("two"))
+            await asyncio.sleep(1)
+            task.cancel()
+        assert seen == [1, "two", "cancelled"]
+        assert task.cancelled()
+        assert loop.time() == 3
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_cancellation_from_within_is_an_error_of_the_port(waits: bool) -> None:
+    """Work that raises CancelledError by itself, at once or later, does not end its actor without a trace."""
+
+    async def main() -> None:
+        scene = Scene()
+
+        async def work() -> None:
+            if waits:
+                await asyncio.sleep(1)
+            raise asyncio.CancelledError
+
+        with pytest.raises(PortError, match="llm_call of 57/3/0 was cancelled from within"):
+            await scene.waiter.bounded("llm_call", "57/3/0", 5, work())
 
     run_virtual(main())
 

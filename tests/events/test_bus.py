@@ -54,6 +54,7 @@ class HandWriter:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.hurried = False
         self.on_durable: Callable[[int], None]
         self.on_error: Callable[[LogWriteError], None]
 
@@ -62,6 +63,9 @@ class HandWriter:
 
     def append(self, record: Record) -> None:
         self.records.append(record)
+
+    def hurry(self) -> None:
+        self.hurried = True
 
 
 def drawn(n: int) -> PromptDrawn:
@@ -452,7 +456,7 @@ def test_durable_waits_for_the_writer() -> None:
             last = group.create_task(bus.durable(3))
             few = group.create_task(bus.watch(lambda: bus.unsaved <= 1))
             await turns()
-            assert (bus.durable_seq, bus.unsaved) == (-1, 4)
+            assert (bus.durable_seq, bus.unsaved, writer.hurried) == (-1, 4, True)
             writer.on_durable(1)
             await turns()
             assert (first.done(), last.done(), few.done()) == (True, False, False)
@@ -500,3 +504,18 @@ def test_without_a_writer_everything_is_durable() -> None:
         assert (bus.durable_seq, bus.unsaved) == (5, 0)
 
     asyncio.run(run())
+
+
+def test_what_the_writer_refuses_has_not_happened() -> None:
+    """An event that cannot become a line raises where it is published, and takes no place in the order."""
+
+    class Refusing(HandWriter):
+        def append(self, record: Record) -> None:
+            if record.actor == "bad":
+                raise ValueError("no line")
+            super().append(record)
+
+    bus = Bus(StepClock(), Refusing())
+    with pytest.raises(ValueError, match="no line"):
+        bus.publish("bad", RewardScored(trajectory="0/0", reward=1))
+    assert bus.publish("good", RewardScored(trajectory="0/0", reward=1)).seq == 0

@@ -133,6 +133,23 @@ def test_nothing_is_acknowledged_before_it_is_on_disk(
     assert order == ["sync .pack", "sync .zst", "sync .zst", "durable 2", "sync .zst"]
 
 
+def test_what_follows_closely_shares_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_records: Callable
+) -> None:
+    """The thread waits for more before it commits, so that one sync serves it all, unless somebody waits."""
+    monkeypatch.setattr(log_module, "GATHER_S", 60.0)
+    records, acknowledged, ended = make_records(9), [], threading.Event()
+    writer = _writer(tmp_path)
+    writer.start(lambda seq: (acknowledged.append(seq), ended.set()), lambda error: None)
+    for record in records:
+        writer.append(record)
+    assert not acknowledged
+    writer.hurry()
+    assert ended.wait(20)
+    writer.close()
+    assert acknowledged == [8]
+
+
 def test_an_event_in_the_log_never_names_a_payload_that_is_not_durable(
     tmp_path: Path, make_records: Callable
 ) -> None:
