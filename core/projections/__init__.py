@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import Any
 
 from ...events.record import Record
 from ...events.types import Event

@@ -26,13 +26,14 @@ from eventrain.adapters.simulated.world import (
 from eventrain.core.config import RunConfig
 from eventrain.core.ports import EnvironmentFailed, Ports
 from eventrain.events.folder import RunFolder
+from eventrain.events.record import Record
 
 
-def build(config: RunConfig, folder: RunFolder, base: Path) -> Ports:
+def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | None = None) -> Ports:
     options = config.environment.options
     if options.get("refuse"):
         raise ValueError(f"environment '{config.environment.kind}': no such class")
-    clock = SystemClock()
+    clock = SystemClock(after)
     seconds = float(options.get("seconds", 0.01))
 
     async def step(*_: object) -> None:
