@@ -22,6 +22,7 @@ from ...events.bus import Bus
 from ...events.folder import RunFolder
 from ...events.log import LogWriter
 from ...events.payload import PayloadStore
+from ..simulated.foresight import refusal
 from .failures import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from .screen import Screen
 
@@ -62,6 +63,13 @@ def new_folder(path: Path) -> Iterator[RunFolder]:
             with contextlib.suppress(OSError):  # not empty: whatever lies there is not ours to delete
                 part.rmdir()
         raise
+
+
+def require_progress(config: RunConfig) -> None:
+    """Raise `BadInput` when a trial run of `config` in virtual time shows that it cannot make progress."""
+    refused = refusal(config)
+    if refused is not None:
+        raise BadInput([f"{config.run.name}: refused: {refused}"])
 
 
 def exit_code(outcome: RunOutcome) -> int:

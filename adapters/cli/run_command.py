@@ -10,7 +10,7 @@ import click
 from ...core.run import RunOutcome
 from .config_file import load_config
 from .debug_option import debug_option, debugging
-from .execution import default_run_dir, execute, exit_code, new_folder
+from .execution import default_run_dir, execute, exit_code, new_folder, require_progress
 from .program import program
 from .quantities import seconds
 
@@ -49,6 +49,7 @@ def run_command(
 ) -> None:
     """Train what a configuration says."""
     config = load_config(config_file, overrides)
+    require_progress(config)
     with new_folder(run_dir or default_run_dir(config.run.name)) as folder:
         outcome = execute(config, folder, config_file.resolve().parent, debug=debugging())
     context.meta["eventrain.exit_code"] = exit_code(outcome)  # holds even where nobody reads the last lines
