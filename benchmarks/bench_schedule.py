@@ -19,7 +19,6 @@ on the same cluster in real time, one run of 60 (train-bound) and 40 steps (gene
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
 import random
 import statistics
@@ -27,29 +26,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 
-from eventrain.adapters.simulated.virtual_time import VirtualClock, run_virtual
-from eventrain.adapters.simulated.world import (
-    NumberedPrompts,
-    SimulatedArtifacts,
-    SimulatedEngine,
-    SimulatedEnvironment,
-    SimulatedLearner,
-    SimulatedPayloads,
-    SimulatedRenderer,
-)
+from eventrain.adapters.simulated import cluster
 from eventrain.core.config import RunConfig
-from eventrain.core.ports import GenerateRequest, Ports
-from eventrain.core.run import Run
-from eventrain.events.bus import Bus
-from eventrain.events.record import Record
-from eventrain.events.types import BatchTaken, GroupDispatched, GroupEvicted, StepCompleted
 
 SKIPPED, LAST = 4, 6
 """Steps at the beginning and at the end that are not counted."""
 PER_STEP = 16
 MEAN_S, LONGEST_S = 0.8, 4.0
-GROUP_SIZE = 2
-"""The smallest; both trajectories of a group take equally long, so a group is one draw and holds one place."""
 
 
 @dataclass(frozen=True)
@@ -116,89 +99,22 @@ class Row:
     waste: float
 
 
-def seconds(request: GenerateRequest, seed: int, sigma: float) -> float:
-    """Return how long the group of `request` takes: a draw that depends on the seed and the group alone."""
-    draw = random.Random(f"{seed}:{request.request.split('/')[0]}")
+def seconds(seed: int, group: int, sigma: float) -> float:
+    """Return how long `group` takes: a draw that depends on the seed and the group alone."""
+    draw = random.Random(f"{seed}:{group}")
     return min(LONGEST_S, draw.lognormvariate(math.log(MEAN_S) - sigma**2 / 2, sigma))
 
 
-async def simulate(cluster: Cluster, config: RunConfig, log: list[Record]) -> None:
-    """Run `config` on `cluster` and put the events that count into `log`."""
-    clock = VirtualClock()
-    engine = SimulatedEngine("engine-0", clock, slots=cluster.places * GROUP_SIZE)
-    engine.seconds = partial(seconds, seed=config.run.seed, sigma=cluster.sigma)
-
-    async def take_weights(version: int) -> None:
-        await clock.sleep(cluster.sync_s)
-
-    engine.on_load = take_weights
-    ports = Ports(
-        clock=clock,
-        engines=[engine],
-        learner=SimulatedLearner(clock, seconds=cluster.train_s, start_s=0.0),
-        environments=lambda: SimulatedEnvironment(clock, seconds=0.0),
-        prompts=NumberedPrompts(config.data.size or 1),
-        renderer=SimulatedRenderer(),
-        artifacts=SimulatedArtifacts(),
-        eval_prompts=None,
-    )
-    bus = Bus(clock)
-    run = Run(config, ports, bus, SimulatedPayloads())
-    subscription = bus.subscribe("log")
-
-    async def keep() -> None:
-        counted = (BatchTaken, GroupDispatched, GroupEvicted, StepCompleted)
-        async for batch in subscription:
-            log.extend(record for record in batch if isinstance(record.event, counted))
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(keep())
-        outcome = await run.conduct(asyncio.Event())
-        bus.close()
-    if outcome.outcome != "completed" or run.ledger.breaches:
-        raise SystemExit(f"{cluster.name}: {outcome.outcome} {outcome.message} {run.ledger.breaches}")
-
-
-def measure(cluster: Cluster, policy: str, staleness: int, steps: int, seed: int) -> Row:
+def measure(on: Cluster, policy: str, staleness: int, steps: int, seed: int) -> Row:
     """Run once and return what it came to."""
     window = PER_STEP * (staleness + 1)
-    places = min(cluster.places, window) if policy == "capacity" else cluster.places
-    config = RunConfig.model_validate(
-        {
-            "run": {"steps": steps, "seed": seed},
-            "model": {"path": "simulated"},
-            "data": {"kind": "generated", "size": 4 * PER_STEP * steps},
-            "environment": {"kind": "simulated:None"},
-            "rollout": {"group_size": GROUP_SIZE},
-            "checkpoint": {"at_end": False},
-            "scheduler": {
-                "policy": policy,
-                "groups_per_step": PER_STEP,
-                "max_staleness": staleness,
-                "permits": places,
-            },
-        }
+    settings = cluster.settings(policy, PER_STEP, staleness, steps, seed)
+    settings["scheduler"]["permits"] = min(on.places, window) if policy == "capacity" else on.places
+    simulated = cluster.Cluster(
+        on.places, partial(seconds, sigma=on.sigma), lambda seed, step: on.train_s, lambda seed, version: on.sync_s
     )
-    log: list[Record] = []
-    run_virtual(simulate(cluster, config, log))
-    ends = [record.mono for record in log if isinstance(record.event, StepCompleted)]
-    begin, end = ends[SKIPPED - 1], ends[-1 - LAST]
-    versions = {r.event.group: r.event.version for r in log if isinstance(r.event, GroupDispatched)}
-    within = [record for record in log if begin < record.mono <= end]
-    lags = [
-        r.event.step - versions[group]
-        for r in within
-        if isinstance(r.event, BatchTaken)
-        for group in r.event.groups
-    ]
-    evicted = sum(isinstance(record.event, GroupEvicted) for record in within)
-    counted = len(ends) - SKIPPED - LAST
-    return Row(
-        efficiency=cluster.ideal_s / ((end - begin) / 1e9 / counted),
-        lag_max=max(lags),
-        lag_mean=statistics.fmean(lags),
-        waste=evicted / (counted * PER_STEP),
-    )
+    row = cluster.measure(simulated, RunConfig.model_validate(settings), skipped=SKIPPED, last=LAST)
+    return Row(on.ideal_s / row.step_s, row.lag_max, row.lag_mean, row.waste)
 
 
 def line(name: str, rows: Iterable[Row]) -> str:
@@ -224,16 +140,16 @@ def main() -> None:
     arguments = parser.parse_args()
     steps, seeds = (20, 1) if arguments.quick else (arguments.steps, arguments.seeds)
     print(f"mean and deviation of {seeds} seeds, {steps} steps; max_staleness S; lag: largest / mean")
-    for cluster in CLUSTERS:
-        print(f"\n{cluster.name}: W = {cluster.places}, ideal step {cluster.ideal_s:.3f} s")
+    for on in CLUSTERS:
+        print(f"\n{on.name}: W = {on.places}, ideal step {on.ideal_s:.3f} s")
         print(f"  {'':<36} {'efficiency':>13} {'lag':>11} {'waste':>14}")
         rows = [("synchronous (S = 0)", "targeted", 0)]
         rows += [
             (f"{policy}, S = {staleness}", policy, staleness) for staleness in (2, 4) for policy in POLICIES
         ]
         for name, policy, staleness in rows:
-            print(line(name, (measure(cluster, policy, staleness, steps, seed) for seed in range(seeds))))
-        for name, efficiency, lag, waste in PEERS[cluster.name]:
+            print(line(name, (measure(on, policy, staleness, steps, seed) for seed in range(seeds))))
+        for name, efficiency, lag, waste in PEERS[on.name]:
             given_up = f"{waste:>7.2f}" if not math.isnan(waste) else ""
             print(f"  {name + ' *':<36} {efficiency:>6.3f} {'':>6} {lag:>11} {given_up}")
     print("\n* measured in August 2026, S = 2 where there is a limit")
@@ -246,9 +162,9 @@ def sweep(steps: int, seeds: int) -> None:
     print(f"\nwindowed over W, sigma and S\n  {'':<36} {'efficiency':>13} {'lag':>11} {'waste':>14}")
     for places in (20, 32, 48):
         for sigma in (0.4, 0.7, 1.0):
-            cluster = Cluster("sweep", places, 0.45, 0.05, sigma)
+            on = Cluster("sweep", places, 0.45, 0.05, sigma)
             for staleness in (1, 2, 4):
-                rows = (measure(cluster, "windowed", staleness, steps, seed) for seed in range(seeds))
+                rows = (measure(on, "windowed", staleness, steps, seed) for seed in range(seeds))
                 print(line(f"W = {places}, sigma = {sigma}, S = {staleness}", rows))
 
 
