@@ -18,7 +18,6 @@ from ...events.types import (
     BatchTaken,
     GroupDispatched,
     GroupEvicted,
-    PhaseEntered,
     RunResumed,
     StepCompleted,
 )
@@ -34,13 +33,15 @@ GROUP_SIZE = 2
 class Cluster:
     """How many groups are generated at once, and how long things take; each a function of a seed and a number."""
 
-    places: int
+    places: float
     group_s: Callable[[int, int], float]
     """Of (seed, group): from the first place it holds until it is whole."""
     train_s: Callable[[int, int], float]
     """Of (seed, step)."""
     sync_s: Callable[[int, int], float]
     """Of (seed, version)."""
+    aside_s: Callable[[int, int], float] = lambda seed, version: 0.0
+    """Of (seed, version): evaluation and checkpoint before its batch; asked if `checkpoint.every_steps` is 1."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,11 @@ class Row:
 class Tally:
     """The fold that a `Row` is read from, of a simulated log or a real one.
 
-    Evaluations and checkpoints do not count as time, and a resumed run is looked at from its last resume on.
+    A resumed run is looked at from its last resume on.
     """
 
     ends_ns: list[int] = field(default_factory=list)
-    """Of each step, without the time of evaluations and checkpoints before it."""
-    _aside_ns: int = 0
-    _aside_since_ns: int | None = None
+    """Of each step."""
     _versions: dict[int, int] = field(default_factory=dict)
     _lags: list[list[int]] = field(default_factory=list)
     _evicted: list[int] = field(default_factory=list)
@@ -79,16 +78,11 @@ class Tally:
                 self._lags.append([event.step - self._versions[group] for group in event.groups])
             case GroupEvicted():
                 self._given_up += 1
-            case PhaseEntered() as event:
-                if self._aside_since_ns is not None:
-                    self._aside_ns += record.mono - self._aside_since_ns
-                self._aside_since_ns = record.mono if event.phase in ("eval", "checkpoint") else None
             case StepCompleted():
-                self.ends_ns.append(record.mono - self._aside_ns)
+                self.ends_ns.append(record.mono)
                 self._evicted.append(self._given_up)
             case RunResumed():
                 self.ends_ns, self._lags, self._evicted = [], [], []
-                self._aside_since_ns = None
 
     def row(self, skipped: int, last: int) -> Row:
         """Return the row of all steps but the first `skipped` and the `last` ones; at least one must remain."""
@@ -137,13 +131,16 @@ def _parts(cluster: Cluster, config: RunConfig) -> Parts:
         await clock.sleep(cluster.sync_s(seed, version))
 
     engine = SimulatedEngine(
-        "engine-0", clock, seconds=seconds, slots=cluster.places * GROUP_SIZE, on_load=take_weights
+        "engine-0", clock, seconds=seconds, slots=max(1, round(cluster.places * GROUP_SIZE)), on_load=take_weights
     )
     learner = SimulatedLearner(clock, start_s=0.0)
 
     async def train(batch: TrainBatch) -> None:
         learner.seconds = cluster.train_s(seed, batch.step)
 
-    learner.on_train = train
+    async def stand_aside(path: str) -> None:
+        await clock.sleep(cluster.aside_s(seed, learner.version))
+
+    learner.on_train, learner.on_checkpoint = train, stand_aside
     assert config.data.size is not None
     return Parts(clock, [engine], learner, lambda: SimulatedEnvironment(clock, seconds=0.0), config.data.size)

@@ -77,7 +77,7 @@ class Refusal:
     why: str
     """The chain, or the failure that ended it."""
     settings: tuple[str, ...] = ()
-    """Settings of which each alone, left at its default, would let the run go on; if none would, what it schedules by."""
+    """Each alone, left at its default, would let the run go on; if none would, what the run schedules by."""
 
     def __str__(self) -> str:
         """Return it as one line."""
