@@ -250,23 +250,25 @@ class Collector:
                         self._due, lambda: wait_edge(self.view, self.config, self.policy)
                     )
                     if self._log_is_behind() and any(isinstance(d, GroupDispatched) for d in decisions):
-                        await self._saved()
-                    else:
-                        await self._perform(decisions, tasks)
+                        # Not asked again whether it is behind: the end of this wait is an event to be saved, too.
+                        decisions = await self._saved() or []
+                    await self._perform(decisions, tasks)
         finally:
             self._discard_in_flight()
 
     def _log_is_behind(self) -> bool:
         return self.waiter.bus.unsaved > self.config.log.unsaved_max
 
-    async def _saved(self) -> None:
-        """Start nothing new before the disk has caught up; what is due then is looked at anew."""
+    async def _saved(self) -> list[Event] | None:
+        """Start nothing new before the disk has caught up; return what is due then."""
         bus, limit = self.waiter.bus, self.config.log.unsaved_max
         await self.waiter.until(
             lambda: not self._log_is_behind(),
             lambda: Edge("durable", f"at most {limit} unsaved events", f"{bus.unsaved} unsaved"),
             deadline_s=self.config.deadlines.durable_s,
         )
+        self.waiter.bus.fold()
+        return self._due()
 
     def _due(self) -> list[Event] | None:
         return step(self.view, self.config, self.policy, self.source) or None

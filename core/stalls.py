@@ -181,13 +181,13 @@ def flying_links(view: View, target: int | None) -> list[str]:
 
 
 def engine_links(view: View) -> list[str]:
-    """Return a link for each engine that does not serve, with what was the matter."""
+    """Return a link for each engine that does not serve, with what was the matter; none where all serve by now."""
     links = []
     for engine in view.engines.by_name.values():
         if engine.state != "serving":
             why = f": {engine.lost_message}" if engine.lost_message else ""
             links.append(f"{engine.name} {engine.state}{why}")
-    return links or ["no engine is up"]
+    return links or ([] if view.engines.up() else ["no engine is up"])
 
 
 # Overdue

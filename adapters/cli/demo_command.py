@@ -15,7 +15,7 @@ from ...events.folder import RunFolder
 from .. import demo
 from .config_file import load_config
 from .debug_option import debug_option, debugging
-from .execution import default_run_dir, execute, exit_code, new_folder
+from .execution import default_run_dir, execute, exit_code, new_folder, require_progress
 from .failures import BadInput
 from .opening import reader_of
 from .program import program
@@ -47,6 +47,7 @@ CONFIG_FILE = Path(demo.__file__).with_name("demo.toml")
 def demo_command(context: click.Context, overrides: Sequence[str], run_dir: Path | None) -> None:
     """Run the demo."""
     config = load_config(CONFIG_FILE, overrides, check_paths=False)
+    require_progress(config)
     with (
         new_folder(run_dir or default_run_dir(config.run.name)) as folder,
         own_model(config, folder) as config,

@@ -27,6 +27,7 @@ from ...events.reader import cut_torn_tail
 from ...events.record import Record
 from ...events.types import Event
 from ..garbage import settle
+from ..simulated.foresight import refusal
 from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from .resuming import opening_of, past_of, resumed_lines
 from .screen import Screen
@@ -68,6 +69,13 @@ def new_folder(path: Path) -> Iterator[RunFolder]:
             with contextlib.suppress(OSError):  # not empty: whatever lies there is not ours to delete
                 part.rmdir()
         raise
+
+
+def require_progress(config: RunConfig) -> None:
+    """Raise `BadInput` when a trial run of `config` in virtual time shows that it cannot make progress."""
+    refused = refusal(config)
+    if refused is not None:
+        raise BadInput([f"{config.run.name}: refused: {refused}"])
 
 
 def exit_code(outcome: RunOutcome) -> int:

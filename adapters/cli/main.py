@@ -1,4 +1,4 @@
-"""The `eventrain` command: one group, six commands, and one place where exceptions become lines."""
+"""The `eventrain` command: one group of commands, and one place where exceptions become lines."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ...core.failures import first_leaf
 from .demo_command import demo_command
 from .events_command import events_command
 from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure
+from .frontier_command import frontier_command
 from .run_command import run_command
 from .show_command import show_command
 from .simulate_command import simulate_command
@@ -32,6 +33,7 @@ Look at a run, going on or ended:
   eventrain events RUN --follow     what happens
   eventrain show RUN 57/3           one trajectory
   eventrain stalls RUN              when it stood still, and why
+  eventrain frontier RUN            what other policies would make of it
 \b
 Try to break it, in virtual time:
   eventrain simulate --chaos --seeds 100
@@ -89,6 +91,7 @@ for _command in (
     events_command,
     show_command,
     stalls_command,
+    frontier_command,
     simulate_command,
 ):
     commands.add_command(_command)

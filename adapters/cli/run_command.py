@@ -11,7 +11,7 @@ from ...core.run import RunOutcome
 from ...events.folder import RunFolder
 from .config_file import load_config
 from .debug_option import debug_option, debugging
-from .execution import default_run_dir, execute, execute_resumed, exit_code, new_folder
+from .execution import default_run_dir, execute, execute_resumed, exit_code, new_folder, require_progress
 from .failures import BadInput
 from .program import program
 from .quantities import seconds
@@ -70,6 +70,7 @@ def run_command(
         raise BadInput(["what is to be run? give CONFIG.toml, or --resume RUN"])
     else:
         config = load_config(config_file, overrides)
+        require_progress(config)
         with new_folder(run_dir or default_run_dir(config.run.name)) as folder:
             outcome = execute(config, folder, config_file.resolve().parent, debug=debugging())
         name = config.run.name

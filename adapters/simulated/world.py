@@ -185,6 +185,7 @@ class SimulatedLearner:
     start_s: float = 1.0
     on_train: Hook = nothing
     on_checkpoint: Hook = nothing
+    on_publish: Hook = nothing
     version: int = 0
     batches: list[TrainBatch] = field(default_factory=list)
     """What its weights are made of: one batch for each version since the model as loaded."""
@@ -210,6 +211,7 @@ class SimulatedLearner:
 
     async def publish(self, path: str) -> WrittenFile:
         """Name the weights."""
+        await self.on_publish(path)
         return WrittenFile(path, 1)
 
     async def checkpoint(self, path: str) -> WrittenFile:

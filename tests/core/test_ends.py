@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from worlds import World, config
 
+from eventrain.adapters.simulated.disk import SimulatedDisk
 from eventrain.adapters.simulated.virtual_time import run_virtual
 from eventrain.adapters.simulated.world import SimulatedEnvironment
 from eventrain.core.ports import Action, StepOutcome
@@ -288,3 +289,26 @@ def test_nothing_is_dispatched_while_too_much_is_unsaved(monkeypatch: pytest.Mon
     assert any(wait.edge == "durable" for wait in waits)  # type: ignore[attr-defined]
     dispatches_at_once = 8 * 2  # a full window, each with its prompt
     assert max(unsaved) <= 5 + dispatches_at_once
+
+
+def test_waiting_for_the_disk_does_not_feed_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The events of the wait itself are unsaved, too: with a limit as small as theirs, groups start all the same."""
+    disk = SimulatedDisk(lambda: 0.1)
+    monkeypatch.setattr("worlds.Bus", lambda clock: Bus(clock, disk))
+    world = World(
+        config(
+            run={"steps": 3},
+            scheduler={"groups_per_step": 2, "max_staleness": 3, "policy": "windowed", "permits": 1},
+            rollout={"group_size": 3, "max_turns": 1},
+            engine={"sync_mode": "pause"},
+            eval={"every_steps": 2, "prompts": 3},
+            checkpoint={"every_steps": 1},
+            log={"unsaved_max": 2},
+        )
+    )
+    world.learner.seconds = 0.01
+    world.pool[0].seconds = lambda request: 0.01
+    world.go()
+    assert world.outcome is not None
+    assert world.outcome.outcome == "completed"
+    assert len(world.events(Blocked)) < 500

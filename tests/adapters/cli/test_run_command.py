@@ -294,3 +294,15 @@ def test_a_full_disk_ends_the_run_with_one_line(folder: Path) -> None:
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1] == "the event log in run/events could not be written: File too large"
     assert kinds(folder / "run").count("step_completed") > 3
+
+
+def test_numbers_that_cannot_make_progress_are_refused_before_a_folder_is_made(folder: Path) -> None:
+    """The line has the setting, its default and the chain; nothing is started, and no folder stays behind."""
+    result = eventrain(folder, "run", "sim.toml", "--run-dir", "run", "--set", "deadlines.buffer_wait_s=0.01")
+    assert result.returncode == 2
+    assert result.stderr == (
+        "sim: refused: with deadlines.buffer_wait_s = 0.01 (its default 7200 would do), no step can be trained: "
+        "trainer waits buffer_ready(0) <- target 0 short by 2 <- collector waits engine_available "
+        "<- no engine is up\n"
+    )
+    assert not (folder / "run").exists()
