@@ -18,6 +18,8 @@ def draw_scenario(tape: Tape) -> Scenario:
     """Return the world that `tape` draws."""
     world = _surroundings(tape)
     config = _settings(tape, world)
+    if config["scheduler"]["policy"] == "token_windowed" and tape.happens("data", 2):
+        world = _answers_outlast_steps(config, world)
     faults = [*_call_faults(tape), *_event_faults(tape, world.engines)]
     return Scenario(
         name="chaos",
@@ -123,6 +125,14 @@ def _groups_and_batches(tape: Tape, settings: dict[str, dict[str, Any]]) -> None
     settings["failures"]["engine_strikes_max"] = _among(tape, 3, 1)
 
 
+def _answers_outlast_steps(config: dict[str, dict[str, Any]], world: Surroundings) -> Surroundings:
+    """Make steps short and some answers long, so that tokens get old before they are trained."""
+    config["run"]["steps"], config["data"]["size"] = 12, 100
+    config["scheduler"] |= {"groups_per_step": 1, "permits": 8, "buffer_groups": 8, "oversample_groups": 0}
+    config["scheduler"]["max_staleness"] = max(1, config["scheduler"]["max_staleness"])
+    return world.model_copy(update={"rollout_s": 1.0, "spread": 10.0, "train_s": 0.1, "load_s": 0.1})
+
+
 CALLS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("engine.generate", ("error", "hang", "delay", "refuse", "too_long", "gone", "die", "lose_reply", "duplicate"), 2),
     ("environment.step", ("error", "hang", "delay"), 3),
@@ -135,10 +145,10 @@ CALLS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("engine.prepare", ("error", "hang"), 6),
     ("engine.close", ("hang", "delay"), 6),
     ("learner.checkpoint", ("error", "hang", "delay"), 4),
-    ("learner.train", ("delay", "error", "gone", "hang", "lose_reply", "duplicate"), 8),
-    ("learner.publish", ("delay", "error", "hang"), 10),
-    ("learner.start", ("delay", "error", "hang"), 12),
-    ("engine.generate", ("defect",), 16),
+    ("learner.train", ("delay", "error", "gone", "hang", "lose_reply", "duplicate"), 14),
+    ("learner.publish", ("delay", "error", "hang"), 20),
+    ("learner.start", ("delay", "error", "hang"), 24),
+    ("engine.generate", ("defect",), 24),
     ("learner.train", ("defect",), 24),
     ("data.item", ("defect",), 40),
     ("disk", ("slow",), 4),

@@ -106,22 +106,22 @@ def test_before_anything_is_known_one_step_is_started() -> None:
 def test_the_level_bridges_the_time_that_groups_take() -> None:
     """All groups take 2.5 steps: those of the next step and of two more are at hand, and none in reserve."""
     view = begun()
-    view.pace.curve = Survival((2.5,), (0.0,))
-    view.pace._steps_s.append(1.0)
+    view.pace._curve = Survival((2.5,), (0.0,))
+    view.pace.step_s = 1.0
     assert len(TokenWindowed().plan(view, settings_of(**ROOMY))) == 6
     assert len(TokenWindowed().plan(view, settings_of(permits=5, buffer_groups=100))) == 5
-    view.pace.curve = Survival((0.5, 2.5), (0.5, 0.0))  # 2 + 1 + 1, and one for the deviation of sqrt(2 / 2)
+    view.pace._curve = Survival((0.5, 2.5), (0.5, 0.0))  # 2 + 1 + 1, and one for the deviation of sqrt(2 / 2)
     assert len(TokenWindowed().plan(view, settings_of(**ROOMY))) == 5
     assert len(TokenWindowed().plan(view, settings_of(1, **ROOMY))) == 4, "a reserve would be too old"
-    view.pace.curve = Survival((0.9,), (0.0,))
+    view.pace._curve = Survival((0.9,), (0.0,))
     assert len(TokenWindowed().plan(view, settings_of(**ROOMY))) == 2
 
 
 def test_no_more_is_started_than_the_run_still_trains() -> None:
     """Before the last step two groups are due, whatever the level; after it none."""
     view = begun(version=9)
-    view.pace.curve = Survival((2.5,), (0.0,))
-    view.pace._steps_s.append(1.0)
+    view.pace._curve = Survival((2.5,), (0.0,))
+    view.pace.step_s = 1.0
     assert TokenWindowed().plan(view, settings_of(**ROOMY)) == [Dispatch(9, 9)] * 2
     view.trainer.step = 10
     assert TokenWindowed().plan(view, settings_of(**ROOMY)) == []
@@ -130,8 +130,8 @@ def test_no_more_is_started_than_the_run_still_trains() -> None:
 def test_a_group_that_may_hang_is_replaced() -> None:
     """One of two groups in flight is older than 98 % of groups become: one more starts."""
     view = begun(*dispatched(0), *dispatched(1))
-    view.pace.curve = Survival((0.5,), (0.0,))
-    view.pace._steps_s.append(1.0)
+    view.pace._curve = Survival((0.5,), (0.0,))
+    view.pace.step_s = 1.0
     assert TokenWindowed().plan(view, settings_of(**ROOMY)) == []
     view.groups.live[0].since_ns = -600_000_000
     assert len(TokenWindowed().plan(view, settings_of(**ROOMY))) == 1

@@ -47,23 +47,16 @@ def test_every_law_holds_in_sixty_worlds() -> None:
     assert sum(1 for what in seen if " " in what) >= 20, "the worlds are too friendly"
 
 
-def test_every_law_holds_where_groups_outlast_many_steps() -> None:
-    """Short steps, a few very long answers and the policy that masks old tokens: it does, among all the faults."""
+def test_random_worlds_mask_tokens() -> None:
+    """Where answers outlast many steps the policy that masks old tokens does, so the law of their age is tried."""
     masked = 0
-    for seed in range(15):
+    for seed in range(200):
         tape = Tape(seed)
-        drawn = draw_scenario(tape)
-        config = {name: dict(section) for name, section in drawn.config.items()}
-        config["run"]["steps"], config["data"]["size"] = 12, 100
-        config["scheduler"] = {"policy": "token_windowed", "groups_per_step": 1, "max_staleness": 1 + seed % 2}
-        config["scheduler"] |= {"permits": 8, "buffer_groups": 8}
-        config["engine"]["sync_mode"] = ("in_flight", "pause")[seed % 2]
-        world = drawn.world.model_copy(
-            update={"rollout_s": 1.0, "spread": 10.0, "train_s": 0.1, "load_s": 0.1}
-        )
-        run = simulate(drawn.model_copy(update={"config": config, "world": world}), tape)
-        assert judge(run) is None, f"seed {seed}: {judge(run)}"
-        masked += sum(r.event.masked_tokens for r in run.records if isinstance(r.event, StepCompleted))
+        scenario = draw_scenario(tape)
+        if scenario.config["scheduler"]["policy"] == "token_windowed":
+            run = simulate(scenario, tape)
+            assert judge(run) is None
+            masked += sum(r.event.masked_tokens for r in run.records if isinstance(r.event, StepCompleted))
     assert masked > 20
 
 
@@ -172,7 +165,7 @@ def test_a_token_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         return max(0, step - self.max_staleness - 1) if self.policy == "token_windowed" else 0
 
     monkeypatch.setattr(SchedulerSection, "oldest_trained", oldest)
-    broken = found(range(60))
+    broken = found(range(200))
     assert broken.law == "ledger"
     assert "token age" in broken.how
 
@@ -185,7 +178,7 @@ def test_the_judge_counts_stale_tokens_by_itself(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(SchedulerSection, "oldest_trained", oldest)
     monkeypatch.setattr(TokenAge, "breach", lambda self, event: None)
-    assert found(range(60)).law == "no stale token is trained"
+    assert found(range(200)).law == "no stale token is trained"
 
 
 def test_a_wakeup_that_gets_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
