@@ -86,6 +86,7 @@ class _World:
         self.records: list[Record] = []
         """The log, as far as it has survived the lives before this one."""
         self.now_s = 0.0
+        self.was_full = False
         self.begin()
 
     def begin(self) -> None:
@@ -95,12 +96,14 @@ class _World:
             self.clock, start_s=self.world.learner_start_s, saved=self.saved
         )
         self.learner.on_train = self._train_for
-        self.disk = SimulatedDisk(self._commit_s, full_at=self.injector.full_at)
+        full_at = None if self.was_full else self.injector.full_at
+        self.disk = SimulatedDisk(self._commit_s, full_at=full_at)
 
     def survive(self) -> None:
         """Keep what the disk has of a killed life: what was durable, and by chance the commit on its way."""
         kept = self.disk.durable_seq
-        if self.disk.committing_seq > kept and self.tape.draw("fault", 2):
+        self.was_full = self.was_full or self.disk.full
+        if not self.disk.full and self.disk.committing_seq > kept and self.tape.draw("fault", 2):
             kept = self.disk.committing_seq
         self.records += [record for record in self.disk.records if record.seq <= kept]
 
@@ -252,20 +255,23 @@ def simulate(
 ) -> Simulated:
     """Run `scenario` once as `tape` says; `killing` kills it once, at an event that the tape picks, and resumes it.
 
-    Raises pydantic's ValidationError where its settings are refused.
+    A run that a full disk ended is then resumed as well: somebody has made room. Raises pydantic's ValidationError
+    where its settings are refused.
     """
     config = scenario.run_config(evaluating=evaluating)
     if killing:
         place = tape.draw("fault", KILL_PLACES)
-        whole = _lives(scenario, config, tape.twin(), jitter_s)
+        whole = _lives(scenario, config, tape.twin(), jitter_s, resuming=False)
         at_event = place * len(whole.records) // KILL_PLACES
         kill = Fault(where="run", what="kill", at_event=at_event)
         if place:
             scenario = scenario.model_copy(update={"fault": (*scenario.fault, kill)})
-    return _lives(scenario, config, tape, jitter_s)
+    return _lives(scenario, config, tape, jitter_s, resuming=killing)
 
 
-def _lives(scenario: Scenario, config: RunConfig, tape: Tape, jitter_s: float) -> Simulated:
+def _lives(
+    scenario: Scenario, config: RunConfig, tape: Tape, jitter_s: float, *, resuming: bool
+) -> Simulated:
     world = _World(scenario, config, tape)
     digest, steps = blake2b(digest_size=8), 0
     while True:
@@ -281,12 +287,13 @@ def _lives(scenario: Scenario, config: RunConfig, tape: Tape, jitter_s: float) -
             # Taken down before the loop's leftovers are cancelled: what they publish then is no part of the run.
             steps, world.now_s = steps + loop.steps, loop.now_s
             digest.update(loop.digest.encode())
-            if killed:
+            filled = resuming and world.disk.full
+            if killed or filled:
                 world.survive()
             else:
                 world.records += world.disk.records
             errors = list(loop.errors)
-        if not killed or errors or _is_over(world.records):
+        if not (killed or filled) or errors or _is_over(world.records):
             return _result(scenario, world, run, outcome, stalled, errors, steps, digest)
         world.now_s += DOWN_S
         world.begin()
@@ -344,7 +351,7 @@ def _result(
     steps: int,
     digest: Any,
 ) -> Simulated:
-    if world.disk.full:
+    if world.was_full or world.disk.full:
         world.injector.struck["disk full"] += 1
     for record in world.records:
         digest.update(encode(record))

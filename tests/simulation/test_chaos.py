@@ -28,13 +28,15 @@ def chaos(tape: Tape) -> Simulated:
     return simulate(draw_scenario(tape), tape)
 
 
-def sound(seeds: range) -> Counter[str]:
+def sound(seeds: range, *, killing: bool = False) -> Counter[str]:
     """Run chaos under every seed; return the faults that struck and how the runs ended."""
     seen: Counter[str] = Counter()
     for seed in seeds:
-        run = chaos(Tape(seed))
+        tape = Tape(seed)
+        run = simulate(draw_scenario(tape), tape, killing=killing)
         broken = judge(run)
-        assert broken is None, f"eventrain simulate --chaos --seed {seed}: {broken}"
+        command = f"eventrain simulate --chaos {'--resume ' if killing else ''}--seed {seed}"
+        assert broken is None, f"{command}: {broken}"
         seen += run.struck
         seen[run.outcome] += 1
     return seen
@@ -62,9 +64,10 @@ def test_random_worlds_mask_tokens() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_law_holds_in_a_thousand_worlds() -> None:
-    """The same with a thousand seeds."""
-    sound(range(1000, 2000))
+@pytest.mark.parametrize("killing", [False, True], ids=["fresh", "resumed"])
+def test_every_law_holds_in_a_thousand_worlds(killing: bool) -> None:
+    """The same with a thousand seeds, and with a thousand runs that are killed once and resumed."""
+    sound(range(1000, 2000), killing=killing)
 
 
 @pytest.mark.parametrize("seed", [3, 11, 29, 41])
