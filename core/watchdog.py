@@ -50,10 +50,13 @@ class Watch:
 
     def apply(self, record: Record) -> None:
         """Note which standing stalls `record` ends."""
-        if isinstance(record.event, StallDetected):
-            self.reported = max(self.reported, record.event.stall + 1)
-        elif isinstance(record.event, RunResumed):
+        event = record.event
+        if type(event) is StallDetected:
+            self.reported = max(self.reported, event.stall + 1)
+        elif type(event) is RunResumed:
             self.standing.clear()  # they ended with the process that reported them
+        if not self.standing:
+            return
         for standing in self.standing.values():
             if standing.ended_by is None and self._ends(record, standing.stall):
                 standing.ended_by = record.seq
