@@ -315,46 +315,66 @@ def degraded(view: View, config: RunConfig, now_ns: int, due: Sequence[str] = ()
     long_ns = config.watchdog.degraded_s * 1e9
     if since is None or now_ns - since < long_ns:
         return None
-    limit = limiting(view, now_ns - long_ns / 2, due)
+    limit = limiting(view, config, now_ns - long_ns / 2, due)
     if limit is None:
         return None
     engines, low_s = view.engines, (now_ns - since) / 1e9
-    share = f"less than {100 * engines.low_share:g} % for {low_s:.0f} s"
+    if engines.used < engines.low_share * engines.slots:
+        share = f"less than {100 * engines.low_share:g} %"
+    else:
+        share = f"while {engines.queued} calls queue"
     chain = (
         trainer_link(view),
-        f"engines use {engines.busy} of {engines.slots} slots, {share}",
+        f"engines use {engines.used:.0f} of {engines.slots} slots, {share} for {low_s:.0f} s",
         f"limited by {limit}",
     )
     return Stall("degraded", "degraded", since, chain, f"degraded: {' <- '.join(chain)}")
 
 
-def limiting(view: View, before_ns: float, due: Sequence[str]) -> str | None:
+def limiting(view: View, config: RunConfig, before_ns: float, due: Sequence[str]) -> str | None:
     """Return what keeps the engines from being used, None when there is simply no more work to be done now.
 
     A collector counts as asleep when its wait began before `before_ns` and its decision is due.
     """
-    collector, up = view.waits.by_waiter.get("collector"), view.engines.up()
+    collector, engines, up = view.waits.by_waiter.get("collector"), view.engines, view.engines.up()
     free = ", ".join(engine.name for engine in up if engine.in_flight < engine.slots / 2)
-    for engine in up:
-        if engine.in_flight > 2 * engine.slots and free:
-            calls = f"{engine.name} holds {engine.in_flight} calls in {engine.slots} slots"
-            return f"routing: {calls}, and {free} hardly any"
+    fullest = max(up, key=lambda engine: engine.in_flight - engine.slots, default=None)
+    if fullest is not None and fullest.in_flight > fullest.slots and free:
+        calls = f"{fullest.name} holds {fullest.in_flight} calls in {fullest.slots} slots"
+        return f"routing: {calls}, and {free} hardly any"
+    calls_open = sum(engine.in_flight for engine in up)
+    if engines.away_share > 0.5 and engines.used < engines.low_share * engines.slots <= engines.busy:
+        return (
+            f"the way to the engines: {calls_open} calls are open, and no engine has them for "
+            f"{100 * engines.away_share:.0f} % of their time (too few connections?)"
+        )
     if collector is None:
         return None
     if collector.edge == "permit":
-        places = {"llm_call": 0, "env": 0}
-        for effect in view.outstanding.open.values():
-            if effect.kind == "llm_call":
-                places["llm_call"] += 1
-            elif effect.place == "environment":
-                places["env"] += 1
-        return (
-            f"permits: {collector.present}; of their trajectories {places['llm_call']} are at engines and "
-            f"{places['env']} in the environment"
-        )
+        return too_little_admitted(view, config, collector)
     if "collector" in due and collector.since_ns <= before_ns:
         return f"the collector: groups are due, and it waits {edge_text(view, collector)}"
     return None
+
+
+def too_little_admitted(view: View, config: RunConfig, collector: Wait) -> str:
+    """Return which bound lets no more groups start: the permits, the buffer, or the policy where neither is reached."""
+    groups, scheduler = view.groups, config.scheduler
+    permits, places = scheduler.permits_or_default, scheduler.buffer_or_default
+    if groups.in_flight >= permits:
+        at_engines = at_environments = 0
+        for effect in view.outstanding.open.values():
+            at_engines += effect.kind == "llm_call"
+            at_environments += effect.place == "environment"
+        return (
+            f"permits: {collector.present}; of their trajectories {at_engines} are at engines and "
+            f"{at_environments} in the environment"
+        )
+    if groups.in_flight + groups.buffered >= places:
+        return f"buffer_groups: {groups.in_flight} in flight and {groups.buffered} buffered of {places}"
+    return (
+        f"dispatch: {groups.in_flight} of {permits} permits are used and groups are missing, but the policy starts none"
+    )
 
 
 # Silent loss
