@@ -56,7 +56,7 @@ def verdict(
     """Return every stall that holds in this state at `now_ns`, the run's monotonic time.
 
     `due` names the actors and trajectories whose decision is due: they move as soon as they run, so while there
-    are any nothing is a deadlock, unless they have been asleep for `ASLEEP_S`.
+    are any, or any that are `unheard`, nothing is a deadlock, unless they have been asleep for `ASLEEP_S`.
     """
     if view.trainer.finished or not view.trainer.steps_total:
         return []
@@ -76,35 +76,48 @@ def verdict(
 def nothing_moves(view: View) -> bool:
     """Return whether every actor waits and nothing is outstanding: no call, no timer, nothing on its way to the disk.
 
-    Somebody who waits may still have a decision due; that is asked apart.
+    Somebody who waits may still have a decision due, and a trajectory may be `unheard`; both are asked apart.
     """
     trainer, waits = view.trainer, view.waits.by_waiter
     if view.outstanding.open or trainer.finished or trainer.stop_reason:
         return False
     if any(actor not in waits for actor in ACTORS):
         return False
-    if any(wait.edge == "durable" for wait in waits.values()):
-        return False
-    flying = [group for group in view.groups.live.values() if group.state == "in_flight"]
-    return all(
-        trajectory in group.completed
-        or trajectory in group.dropped
-        or trajectory in waits
-        or trajectory in view.groups.unanswered
-        for group in flying
+    return all(wait.edge != "durable" for wait in waits.values())
+
+
+def unheard(view: View) -> list[str]:
+    """Return the trajectories in flight of which the log does not say what they are at: no call, no timer, no wait.
+
+    Each is between two events of its own, and goes on as soon as it runs, unless its task is gone.
+    """
+    at_work = {effect.subject for effect in view.outstanding.open.values()}
+    return [
+        trajectory
+        for group in view.groups.live.values()
+        if group.state == "in_flight"
         for trajectory in (f"{group.group}/{index}" for index in range(group.size))
-    )
+        if trajectory not in group.completed
+        and trajectory not in group.dropped
+        and trajectory not in view.waits.by_waiter
+        and trajectory not in view.groups.unanswered
+        and trajectory not in at_work
+    ]
 
 
 def deadlock(view: View, config: RunConfig, now_ns: int, due: Sequence[str]) -> Stall | None:
     """Return the proven deadlock, if this state is one."""
     if not nothing_moves(view):
         return None
-    if due and now_ns - view.last_mono < ASLEEP_S * 1e9:
+    gone = unheard(view)
+    if (due or gone) and now_ns - view.last_mono < ASLEEP_S * 1e9:
         return None
     chain, cause = trainer_chain(view, config)
     if due:
         chain.append(f"{due[0]} asleep although its decision is due: predicate true, waiter asleep")
+    elif gone:
+        more = f", and {len(gone) - 1} more" if len(gone) > 1 else ""
+        chain.append(f"{gone[0]}{more} neither runs nor waits: its task has ended without a word")
     return Stall(
         "deadlock",
         "deadlock",
@@ -139,6 +152,8 @@ def trainer_chain(view: View, config: RunConfig) -> tuple[list[str], int | None]
         chain.append(f"collector waits {edge_text(view, collector)}")
         if collector.edge == "version":
             chain.append("trainer")
+        elif collector.edge == "drained" and view.prompts.exhausted:
+            chain.append(f"the data has ended after {view.prompts.drawn} prompts")
         elif collector.edge == "engine_available":
             chain += engine_links(view)
         elif collector.edge == "permit":

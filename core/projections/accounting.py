@@ -111,6 +111,8 @@ class Ledger(Folded):
     _engines: EngineLife = field(default_factory=EngineLife)
     _members: GroupLife = field(default_factory=GroupLife)
     _token_age: TokenAge = field(default_factory=TokenAge)
+    _failed_calls: dict[str, str] = field(default_factory=dict)
+    """Of attempts that run: the call that was not completed."""
     _ended: bool = False
     _next_seq: int = -1
     _next_step: int = 0
@@ -181,6 +183,7 @@ class Ledger(Folded):
             self.wall_ns += event.last_mono - self._started
         self._started = self._phase_since = record.mono
         self._open.clear()
+        self._failed_calls.clear()
         self._trained = self._published = None
         self._next_step, self._ended = event.step, False
         if "buffered" in self._limits:  # what is restored comes on top of what was buffered and may still be
@@ -383,8 +386,11 @@ class Ledger(Folded):
     @on(TrajectoryCompleted, TrajectoryFailed)
     def _trajectory_ended(self, record: Record, event: TrajectoryCompleted | TrajectoryFailed) -> None:
         self._close("trajectory", record, (event.trajectory, event.attempt, event.group))
+        failed = self._failed_calls.pop(event.trajectory, None)
         if type(event) is not TrajectoryCompleted:
             return
+        if failed is not None:
+            self._broken("trajectory", record, "complete when all its calls are", f"{event.trajectory}: {failed}")
         dispatch = None if event.group is None else self._dispatch.get(event.group)
         self._sampled(record, event.version_spans, event.completion_tokens, dispatch)
 
@@ -396,6 +402,8 @@ class Ledger(Folded):
     def _llm_finished(self, record: Record, event: LlmCallFinished) -> None:
         self._close("llm call", record, (event.trajectory, event.turn, event.engine))
         self._sampled(record, event.version_spans, event.tokens, None)
+        if event.outcome != "completed":
+            self._failed_calls[event.trajectory] = f"llm call {event.outcome}: {event.message}"
 
     def _sampled(
         self, record: Record, spans: VersionSpans, tokens: int, dispatch: GroupDispatched | None
@@ -419,6 +427,8 @@ class Ledger(Folded):
     @on(EnvStepFinished)
     def _env_finished(self, record: Record, event: EnvStepFinished) -> None:
         self._close("env call", record, (event.trajectory, event.turn, event.call))
+        if event.outcome != "completed":
+            self._failed_calls[event.trajectory] = f"env {event.call} {event.outcome}: {event.message}"
 
     @on(EvalStarted)
     def _eval_started(self, record: Record, event: EvalStarted) -> None:
