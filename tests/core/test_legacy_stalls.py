@@ -1,4 +1,4 @@
-"""Doubles of behaviour from the field stall or break a law, and the report names the cause; the shipped code does not."""
+"""Stalls of the field, by doubles that had the fault: reported with their cause, and not with the shipped code."""
 
 from __future__ import annotations
 
