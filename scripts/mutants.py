@@ -203,13 +203,6 @@ MUTANTS = (
         "+ config.rollout.floor_or_default - 1",
     ),
     Mutant(
-        "surplus",
-        "a group is surplus only when its step has enough without it",
-        "core/policies/targeted.py",
-        "if len(waiting) >= per_step]",
-        "if len(waiting) >= per_step - 1]",
-    ),
-    Mutant(
         "surplus-fencing",
         "what still runs of a group that was given up ends with it",
         "core/collector.py",
