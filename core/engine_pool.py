@@ -234,7 +234,9 @@ class EnginePool:
             generation: Generation | None = None,
         ) -> float:
             queue_s = generation.queue_s if generation else 0.0
-            seconds = max(0.0, self.waiter.elapsed_s(started.mono) - queue_s)
+            elapsed_s = self.waiter.elapsed_s(started.mono)
+            had_s = generation.engine_s if generation else None
+            seconds = max(0.0, elapsed_s - queue_s)
             spans: VersionSpans = generation.version_spans if generation else ()
             self.waiter.publish(
                 LlmCallFinished(
@@ -248,6 +250,7 @@ class EnginePool:
                     seconds=seconds,
                     finish_reason=generation.finish_reason if generation else "",
                     message=message,
+                    away_s=0.0 if had_s is None else max(0.0, elapsed_s - had_s),
                 ),
                 cause=started.seq,
             )

@@ -94,6 +94,9 @@ class Generation:
     finish_reason: Literal["stop", "length", "abort"]
     queue_s: float
     """Time between arrival and the first forward pass."""
+    engine_s: float | None = None
+    """Time between the request's arrival at the engine and its answer, queue and pauses included; None if the
+    engine does not say."""
 
 
 @dataclass(frozen=True, slots=True)

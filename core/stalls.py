@@ -56,7 +56,7 @@ def verdict(
     """Return every stall that holds in this state at `now_ns`, the run's monotonic time.
 
     `due` names the actors and trajectories whose decision is due: they move as soon as they run, so while there
-    are any nothing is a deadlock, unless they have been asleep for `ASLEEP_S`.
+    are any, or any that are `unheard`, nothing is a deadlock, unless they have been asleep for `ASLEEP_S`.
     """
     if view.trainer.finished or not view.trainer.steps_total:
         return []
@@ -76,35 +76,48 @@ def verdict(
 def nothing_moves(view: View) -> bool:
     """Return whether every actor waits and nothing is outstanding: no call, no timer, nothing on its way to the disk.
 
-    Somebody who waits may still have a decision due; that is asked apart.
+    Somebody who waits may still have a decision due, and a trajectory may be `unheard`; both are asked apart.
     """
     trainer, waits = view.trainer, view.waits.by_waiter
     if view.outstanding.open or trainer.finished or trainer.stop_reason:
         return False
     if any(actor not in waits for actor in ACTORS):
         return False
-    if any(wait.edge == "durable" for wait in waits.values()):
-        return False
-    flying = [group for group in view.groups.live.values() if group.state == "in_flight"]
-    return all(
-        trajectory in group.completed
-        or trajectory in group.dropped
-        or trajectory in waits
-        or trajectory in view.groups.unanswered
-        for group in flying
+    return all(wait.edge != "durable" for wait in waits.values())
+
+
+def unheard(view: View) -> list[str]:
+    """Return the trajectories in flight of which the log does not say what they are at: no call, no timer, no wait.
+
+    Each is between two events of its own, and goes on as soon as it runs, unless its task is gone.
+    """
+    at_work = {effect.subject for effect in view.outstanding.open.values()}
+    return [
+        trajectory
+        for group in view.groups.live.values()
+        if group.state == "in_flight"
         for trajectory in (f"{group.group}/{index}" for index in range(group.size))
-    )
+        if trajectory not in group.completed
+        and trajectory not in group.dropped
+        and trajectory not in view.waits.by_waiter
+        and trajectory not in view.groups.unanswered
+        and trajectory not in at_work
+    ]
 
 
 def deadlock(view: View, config: RunConfig, now_ns: int, due: Sequence[str]) -> Stall | None:
     """Return the proven deadlock, if this state is one."""
     if not nothing_moves(view):
         return None
-    if due and now_ns - view.last_mono < ASLEEP_S * 1e9:
+    gone = unheard(view)
+    if (due or gone) and now_ns - view.last_mono < ASLEEP_S * 1e9:
         return None
     chain, cause = trainer_chain(view, config)
     if due:
         chain.append(f"{due[0]} asleep although its decision is due: predicate true, waiter asleep")
+    elif gone:
+        more = f", and {len(gone) - 1} more" if len(gone) > 1 else ""
+        chain.append(f"{gone[0]}{more} neither runs nor waits: its task has ended without a word")
     return Stall(
         "deadlock",
         "deadlock",
@@ -139,6 +152,8 @@ def trainer_chain(view: View, config: RunConfig) -> tuple[list[str], int | None]
         chain.append(f"collector waits {edge_text(view, collector)}")
         if collector.edge == "version":
             chain.append("trainer")
+        elif collector.edge == "drained" and view.prompts.exhausted:
+            chain.append(f"the data has ended after {view.prompts.drawn} prompts")
         elif collector.edge == "engine_available":
             chain += engine_links(view)
         elif collector.edge == "permit":
@@ -315,46 +330,66 @@ def degraded(view: View, config: RunConfig, now_ns: int, due: Sequence[str] = ()
     long_ns = config.watchdog.degraded_s * 1e9
     if since is None or now_ns - since < long_ns:
         return None
-    limit = limiting(view, now_ns - long_ns / 2, due)
+    limit = limiting(view, config, now_ns - long_ns / 2, due)
     if limit is None:
         return None
     engines, low_s = view.engines, (now_ns - since) / 1e9
-    share = f"less than {100 * engines.low_share:g} % for {low_s:.0f} s"
+    if engines.used < engines.low_share * engines.slots:
+        share = f"less than {100 * engines.low_share:g} %"
+    else:
+        share = f"while {engines.queued} calls queue"
     chain = (
         trainer_link(view),
-        f"engines use {engines.busy} of {engines.slots} slots, {share}",
+        f"engines use {engines.used:.0f} of {engines.slots} slots, {share} for {low_s:.0f} s",
         f"limited by {limit}",
     )
     return Stall("degraded", "degraded", since, chain, f"degraded: {' <- '.join(chain)}")
 
 
-def limiting(view: View, before_ns: float, due: Sequence[str]) -> str | None:
+def limiting(view: View, config: RunConfig, before_ns: float, due: Sequence[str]) -> str | None:
     """Return what keeps the engines from being used, None when there is simply no more work to be done now.
 
     A collector counts as asleep when its wait began before `before_ns` and its decision is due.
     """
-    collector, up = view.waits.by_waiter.get("collector"), view.engines.up()
+    collector, engines, up = view.waits.by_waiter.get("collector"), view.engines, view.engines.up()
     free = ", ".join(engine.name for engine in up if engine.in_flight < engine.slots / 2)
-    for engine in up:
-        if engine.in_flight > 2 * engine.slots and free:
-            calls = f"{engine.name} holds {engine.in_flight} calls in {engine.slots} slots"
-            return f"routing: {calls}, and {free} hardly any"
+    fullest = max(up, key=lambda engine: engine.in_flight - engine.slots, default=None)
+    if fullest is not None and fullest.in_flight > fullest.slots and free:
+        calls = f"{fullest.name} holds {fullest.in_flight} calls in {fullest.slots} slots"
+        return f"routing: {calls}, and {free} hardly any"
+    calls_open = sum(engine.in_flight for engine in up)
+    if engines.away_share > 0.5 and engines.used < engines.low_share * engines.slots <= engines.busy:
+        return (
+            f"the way to the engines: {calls_open} calls are open, and no engine has them for "
+            f"{100 * engines.away_share:.0f} % of their time (too few connections?)"
+        )
     if collector is None:
         return None
     if collector.edge == "permit":
-        places = {"llm_call": 0, "env": 0}
-        for effect in view.outstanding.open.values():
-            if effect.kind == "llm_call":
-                places["llm_call"] += 1
-            elif effect.place == "environment":
-                places["env"] += 1
-        return (
-            f"permits: {collector.present}; of their trajectories {places['llm_call']} are at engines and "
-            f"{places['env']} in the environment"
-        )
+        return too_little_admitted(view, config, collector)
     if "collector" in due and collector.since_ns <= before_ns:
         return f"the collector: groups are due, and it waits {edge_text(view, collector)}"
     return None
+
+
+def too_little_admitted(view: View, config: RunConfig, collector: Wait) -> str:
+    """Return which bound lets no more groups start: the permits, the buffer, or the policy where neither is reached."""
+    groups, scheduler = view.groups, config.scheduler
+    permits, places = scheduler.permits_or_default, scheduler.buffer_or_default
+    if groups.in_flight >= permits:
+        at_engines = at_environments = 0
+        for effect in view.outstanding.open.values():
+            at_engines += effect.kind == "llm_call"
+            at_environments += effect.place == "environment"
+        return (
+            f"permits: {collector.present}; of their trajectories {at_engines} are at engines and "
+            f"{at_environments} in the environment"
+        )
+    if groups.in_flight + groups.buffered >= places:
+        return f"buffer_groups: {groups.in_flight} in flight and {groups.buffered} buffered of {places}"
+    return (
+        f"dispatch: {groups.in_flight} of {permits} permits are used and groups are missing, but the policy starts none"
+    )
 
 
 # Silent loss

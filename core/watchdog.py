@@ -19,7 +19,7 @@ from .policies import Policy
 from .ports import PromptSource
 from .projections import View
 from .projections.accounting import Ledger
-from .stalls import ASLEEP_S, Stall, limits_s, livelock, nothing_moves, verdict
+from .stalls import ASLEEP_S, Stall, limits_s, livelock, nothing_moves, unheard, verdict
 from .waits import Waiter
 
 _ASIDE = (StallDetected, StallCleared, DeviceSampled, InvariantBroken)
@@ -197,7 +197,7 @@ class Watchdog:
         if view.outstanding.open and not self._timer:
             return True
         if "deadlock" not in standing and nothing_moves(view):
-            if not self.due():
+            if not self.due() and not unheard(view):
                 return True
             if self._asleep_after != view.last_seq:
                 return True  # to set the timer after which a waiter that is due counts as asleep

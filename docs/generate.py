@@ -40,6 +40,7 @@ ALIASES = {
 SHARED_FIELDS = {
     "after_seq": "The last event that the log still holds.",
     "attempt": "Counts from 0; a retry is the next.",
+    "away_s": "Seconds of the call in which the engine did not have it.",
     "awaited": "What the wait needs, in words.",
     "blame": "Who is charged.",
     "blocked": "Seq of the event with which the wait began.",

@@ -188,6 +188,34 @@ MUTANTS = (
         "self.waiter.publish(CheckpointCommitted(step=version, version=version, path=path, size_bytes=0, seconds=0))\n"
         '            written = await self.waiter.bounded("checkpoint", path, limit_s, work)',
     ),
+    Mutant(
+        "masking",
+        "tokens older than max_staleness are left out of the loss",
+        "core/config.py",
+        "return max(0, step - self.max_staleness) if",
+        "return max(0, step - self.max_staleness - 1) if",
+    ),
+    Mutant(
+        "group-floor",
+        "a group is trained with no fewer trajectories than its floor",
+        "core/collector.py",
+        "+ config.rollout.floor_or_default",
+        "+ config.rollout.floor_or_default - 1",
+    ),
+    Mutant(
+        "surplus-fencing",
+        "what still runs of a group that was given up ends with it",
+        "core/collector.py",
+        "ENDS = (GroupBuffered, GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)",
+        "ENDS = (GroupBuffered, GroupFiltered, GroupFailed)",
+    ),
+    Mutant(
+        "pause-lease",
+        "a pause of an engine for its weights has a deadline",
+        "core/weight_sync.py",
+        'await self.waiter.bounded("weight_sync", name, limit_s, work)',
+        "await work",
+    ),
 )
 
 CHILD = """

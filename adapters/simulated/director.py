@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from ...core.stalls import Stall
 from ...events.record import Record
-from .message_answers import PLAIN, Asked, answer, can_answer, stop, stops, variants
+from .message_answers import answer, stop, stops
 from .message_attention import ASKED, Attention
+from .message_ways import PLAIN, Asked, can_answer, variants
 from .message_world import MessageWorld, Setting
 from .tape import Tape
 

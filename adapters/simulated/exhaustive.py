@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from ...core.stalls import Stall
 from ...events.record import Record
-from .message_answers import EQUAL, PLAIN, answer, can_answer, stop, stops, variants
+from .message_answers import answer, stop, stops
 from .message_attention import ASKED, Attention
 from .message_fork import SharedLedger, SharedView, fork
 from .message_key import key
+from .message_ways import EQUAL, PLAIN, can_answer, variants
 from .message_world import ACTORS, MessageWorld, Setting
 
 STATES_MAX = 2_000_000

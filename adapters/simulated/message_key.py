@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ...core.projections import Attempts, Engines, Group, Groups, Pace, Prompts, Trainer
-from .message_answers import Asked
+from .message_ways import Asked
 from .message_world import MessageWorld
 
 

@@ -48,8 +48,9 @@ from ...events.types import (
     StepStarted,
 )
 from .faults import Fault
-from .message_answers import Asked, cancel, unknown_fault
+from .message_answers import cancel
 from .message_attention import ASKED, Attention
+from .message_ways import Asked, unknown_fault
 from .scenario import Scenario
 from .world import NumberedPrompts
 

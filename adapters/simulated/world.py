@@ -106,14 +106,16 @@ class SimulatedEngine:
     async def _in_turn(self, request: GenerateRequest) -> Generation:
         since_ns = self.clock.mono_ns()
         async with self._places:
-            return await self._answer(request, (self.clock.mono_ns() - since_ns) / 1e9)
+            return await self._answer(request, since_ns)
 
-    async def _answer(self, request: GenerateRequest, queue_s: float) -> Generation:
+    async def _answer(self, request: GenerateRequest, since_ns: int) -> Generation:
+        queue_s = (self.clock.mono_ns() - since_ns) / 1e9
         await self._running.wait()
         await self.on_generate(request)
         count = min(self.length(request), request.max_tokens)
         spans = spread(await self._sample(self.seconds(request)), count)
-        return Generation([7] * count, [-1.0] * count, spans, "stop", queue_s)
+        engine_s = (self.clock.mono_ns() - since_ns) / 1e9
+        return Generation([7] * count, [-1.0] * count, spans, "stop", queue_s, engine_s)
 
     async def _sample(self, seconds: float) -> list[tuple[int, int]]:
         """Sample for `seconds`, pauses not counted; return the nanoseconds of every version, in order."""

@@ -127,6 +127,7 @@ class TorchEngine:
             version_spans=tuple((version, count) for version, count in answer["version_spans"]),
             finish_reason=answer["reason"],
             queue_s=answer["queue_s"],
+            engine_s=answer["engine_s"],
         )
 
     async def pause(self, mode: SyncMode) -> None:

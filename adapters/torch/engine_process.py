@@ -117,6 +117,7 @@ class EngineProcess:
             "version_spans": finished.version_spans,
             "reason": finished.reason,
             "queue_s": max(0.0, sequence.started_s - arrived_s),
+            "engine_s": time.monotonic() - arrived_s,
         }
 
     async def pause(self, mode: Literal["drain", "pause"]) -> None:

@@ -22,6 +22,8 @@ from ...events.types import (
 )
 from .fold import Folded, on
 
+LATELY = 0.98
+"""Weight of a call against the next one that is answered, where only the last ones count: about 50 of them."""
 EngineState = Literal["serving", "paused", "lost", "restarting"]
 
 
@@ -53,8 +55,26 @@ class Engines(Folded):
     slots: int = 0
     """All slots of the engines that are up."""
     low_since_ns: int | None = None
-    """Since when less than `low_share` of the slots is used; None while more is, or no engine is up."""
+    """Since when the use of the slots is low; None while it is not, or no engine is up.
+
+    It is low when less than `low_share` of the slots is used, or when so many calls queue at an engine while others
+    have the slots for them.
+    """
     low_share: float = 0.25
+    queued: int = 0
+    """Calls beyond the slots of their engine, of the engines that are up."""
+    _calls_s: float = 0.0  # of the calls that were answered lately, and how much of it no engine had them
+    _away_s: float = 0.0
+
+    @property
+    def away_share(self) -> float:
+        """Share of their time for which no engine had the calls that were answered lately: they were on the way."""
+        return self._away_s / self._calls_s if self._calls_s else 0.0
+
+    @property
+    def used(self) -> float:
+        """Slots in use: calls at engines, less those that are on the way there, as far as the last answers tell."""
+        return self.busy * (1 - self.away_share)
 
     def up(self) -> list[EngineStatus]:
         """Return the engines that hold weights and calls, paused ones included."""
@@ -132,7 +152,9 @@ class Engines(Folded):
     def _call_started(self, record: Record, event: LlmCallStarted) -> None:
         self.calls[event.trajectory, event.turn] = event.engine
         engine = self.by_name[event.engine]
-        self.busy += engine.in_flight < engine.slots
+        full = engine.in_flight >= engine.slots
+        self.busy += not full
+        self.queued += full
         engine.in_flight += 1
         self._measure(record)
 
@@ -144,17 +166,25 @@ class Engines(Folded):
         engine = self.by_name[name]
         engine.in_flight -= 1
         if engine.state in ("serving", "paused"):
-            self.busy -= engine.in_flight < engine.slots
+            queued = engine.in_flight >= engine.slots
+            self.busy -= not queued
+            self.queued -= queued
+            if event.outcome == "completed":
+                self._calls_s = self._calls_s * LATELY + event.seconds + event.queue_s
+                self._away_s = self._away_s * LATELY + event.away_s
             self._measure(record)
 
     def _recount(self, record: Record) -> None:
         up = self.up()
         self.busy = sum(min(engine.in_flight, engine.slots) for engine in up)
+        self.queued = sum(max(0, engine.in_flight - engine.slots) for engine in up)
         self.slots = sum(engine.slots for engine in up)
         self._measure(record)
 
     def _measure(self, record: Record) -> None:
-        if not self.slots or self.busy >= self.low_share * self.slots:
+        share = self.low_share * self.slots
+        crowded = self.queued and min(self.queued, self.slots - self.busy) >= share
+        if not self.slots or (self.used >= share and not crowded):
             self.low_since_ns = None
         elif self.low_since_ns is None:
             self.low_since_ns = record.mono

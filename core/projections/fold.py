@@ -32,9 +32,8 @@ class Folded:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.handlers = {
-            event: method for method in vars(cls).values() for event in getattr(method, "folds", ())
-        }
+        own = {event: method for method in vars(cls).values() for event in getattr(method, "folds", ())}
+        cls.handlers = {**cls.handlers, **own}  # a part of a projection may be a class of its own, below it
 
     def apply(self, record: Record) -> None:
         """Fold one record."""

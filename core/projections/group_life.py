@@ -1,7 +1,8 @@
 """Which trajectories a group has: the part of the ledger that counts them one by one, for every group in flight.
 
 A group that is buffered or filtered is whole: of its trajectories those are complete that were not dropped, and
-these are never fewer than the floor. A trajectory is dropped once, after its last attempt.
+these are never fewer than the floor. A trajectory is dropped once, after its last attempt. What still runs of a group
+that has ended is cancelled with it: none of its trajectories is complete later.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class GroupLife:
                     return _entered(members, event)
                 if isinstance(event, TrajectoryDropped):
                     return "trajectory", "a group in flight", f"{event.trajectory} was dropped without one"
+                if isinstance(event, TrajectoryCompleted) and event.group is not None:
+                    return "trajectory", "a group in flight", f"{event.trajectory} is complete without one"
             case GroupBuffered() | GroupFiltered():
                 members = self.in_flight.pop(event.group, None)
                 return None if members is None else self._whole(event, members)

@@ -106,7 +106,7 @@ def test_abort_ends_the_run_with_the_chain_and_the_first_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("staleness", "recovers_s", "stalls_s"), [(1, 2.0, 4.0), (2, 5.0, 7.0), (4, 10.0, 14.0)]
+    ("staleness", "recovers_s", "stalls_s"), [(1, 3.0, 3.5), (2, 6.0, 6.5), (4, 10.0, 10.5)]
 )
 def test_a_hole_that_shows_in_time_is_refilled_by_the_legacy_policy_too(
     staleness: int, recovers_s: float, stalls_s: float

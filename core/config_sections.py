@@ -1,0 +1,158 @@
+"""The sections of a configuration that stand for themselves: processes, deadlines, failures, log and watchdog.
+
+`config` has the others, what has to fit together, and the whole.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A frozen part of the configuration that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class LearnerSection(Section):
+    """The optimizer and where it runs."""
+
+    kind: Literal["torch"] = Field("torch", description="PyTorch, in a process of its own.")
+    lr: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW.")
+    warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up.")
+    weight_decay: float = Field(0.0, ge=0, description="Of AdamW; decoupled from the gradient.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of AdamW's mean of gradients.")
+    beta2: float = Field(0.95, ge=0, lt=1, description="Decay of AdamW's mean of squared gradients.")
+    grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
+    micro_batch_tokens: int = Field(16384, ge=1, description="Padded tokens of one forward pass at most.")
+    threads: int = Field(1, ge=1, description="CPU threads of the learner process.")
+    device: str = Field("auto", description="'auto', 'cpu', 'cuda', 'cuda:1', ...")
+
+
+class EngineSection(Section):
+    """The inference engines."""
+
+    kind: Literal["torch"] = Field("torch", description="PyTorch, each in a process of its own.")
+    count: int = Field(1, ge=1, description="Engines, each in a process of its own.")
+    slots: int = Field(32, ge=1, description="Requests that one engine decodes at the same time.")
+    threads: int = Field(1, ge=1, description="CPU threads of each engine process.")
+    device: str = Field("auto", description="'auto', 'cpu', 'cuda', 'cuda:1', ...")
+    sync_mode: Literal["drain", "pause", "in_flight"] = Field(
+        "in_flight",
+        description="How engines take new weights: after what is in flight, around it, or through it.",
+    )
+    kv_after_sync: Literal["recompute", "keep"] = Field(
+        "recompute", description="What happens to the KV cache of requests in flight when weights change."
+    )
+    restarts_max: int = Field(2, ge=0, description="Restarts of each engine in a run.")
+
+
+class EvalSection(Section):
+    """Evaluation on held-out items."""
+
+    every_steps: int = Field(0, ge=0, description="0: never.")
+    prompts: int = Field(32, ge=1, description="Items per evaluation, one trajectory each.")
+    temperature: float = Field(1.0, gt=0, description="Of evaluation rollouts.")
+    at_end: bool = Field(True, description="Also after the last step, if evaluations are on.")
+    seed_offset: int = Field(1_000_003, ge=1, description="Added to run.seed for generated evaluation items.")
+
+
+class CheckpointSection(Section):
+    """When weights and optimizer are saved."""
+
+    every_steps: int = Field(0, ge=0, description="0: only at the end.")
+    at_end: bool = Field(True, description="After the last step, and when the run is interrupted.")
+    keep: int = Field(2, ge=1, description="Committed checkpoints kept.")
+
+
+class DeadlineSection(Section):
+    """How long each outside effect may take, in seconds. Its expiry is an event."""
+
+    start_s: float = Field(300, gt=0, description="An engine or the learner until it is up.")
+    llm_call_s: float = Field(600, gt=0, description="One completion, queue included.")
+    env_reset_s: float = Field(60, gt=0, description="An environment's opening messages.")
+    env_step_s: float = Field(60, gt=0, description="An environment's answer to one turn.")
+    reward_s: float = Field(60, gt=0, description="The reward of one trajectory.")
+    train_step_s: float = Field(3600, gt=0, description="One optimizer step.")
+    publish_s: float = Field(600, gt=0, description="Writing weights for the engines.")
+    weight_sync_s: float = Field(600, gt=0, description="One engine taking new weights, pause included.")
+    eval_s: float = Field(3600, gt=0, description="One whole evaluation.")
+    checkpoint_s: float = Field(1800, gt=0, description="Writing one checkpoint.")
+    buffer_wait_s: float = Field(
+        7200, gt=0, description="The trainer's wait for a batch; its expiry ends the run."
+    )
+    durable_s: float = Field(60, gt=0, description="The log's way to the disk.")
+    close_s: float = Field(20, gt=0, description="An engine or the learner until it has ended.")
+
+
+class FailureSection(Section):
+    """What happens when something fails."""
+
+    attempts_max: int = Field(
+        3, ge=1, description="Attempts at one trajectory, failures of the prompt's own making."
+    )
+    engine_attempts_max: int = Field(8, ge=1, description="Attempts, failures of engines and infrastructure.")
+    backoff_s: float = Field(0.5, ge=0, description="Wait before the first retry; doubles with each.")
+    backoff_max_s: float = Field(30, ge=0, description="Longest wait before a retry.")
+    strikes_max: int = Field(
+        2,
+        ge=1,
+        description="Groups of one item that fail, or lose trajectories, by its own making before it is quarantined.",
+    )
+    engine_strikes_max: int = Field(
+        3,
+        ge=1,
+        description="The same where engines failed or calls expired; the death of an engine does not count.",
+    )
+    share_max: float = Field(
+        0.5, gt=0, le=1, description="Share of failed trajectories that ends the run ..."
+    )
+    window: int = Field(64, ge=1, description="... within this many ended attempts.")
+
+
+class LogSection(Section):
+    """The event log."""
+
+    segment_bytes: int = Field(
+        64 * 2**20, ge=4096, description="Compressed size at which a new segment begins."
+    )
+    unsaved_max: int = Field(8192, ge=1, description="Events not yet on disk before dispatching waits.")
+
+
+class WatchdogSection(Section):
+    """When a run that does not move is reported, and what follows.
+
+    A deadlock is proven from the events, at the event after which nothing can move, and has no setting. Reports are
+    the events `stall_detected` and `stall_cleared`; `eventrain stalls RUN` lists them.
+    """
+
+    on_stall: Literal["warn", "abort"] = Field(
+        "warn",
+        description="'abort' ends the run with the cause of a deadlock, a livelock or a silent loss. Overdue effects "
+        "have their deadlines, and a degraded run goes on.",
+    )
+    overdue_factor: float = Field(
+        20,
+        gt=1,
+        description="An effect is overdue when it is this many times older than 99 % of the finished ones of its kind "
+        "became; later where a few of them took much longer than the rest.",
+    )
+    overdue_floor_s: float = Field(
+        60,
+        gt=0,
+        description="No effect is overdue before this many seconds, or a quarter of its deadline if that is less.",
+    )
+    livelock_s: float = Field(
+        600,
+        gt=0,
+        description="Seconds without a step or a new usable group, while attempts keep ending, that are a livelock.",
+    )
+    degraded_s: float = Field(
+        120, gt=0, description="Seconds of low use of the engines, with work at hand, before it is reported."
+    )
+    degraded_share: float = Field(
+        0.25, gt=0, lt=1, description="Share of the engines' slots below which their use is low."
+    )
