@@ -83,6 +83,9 @@ class RunStatus:
             case RunResumed() as event:
                 self.ended = None
                 self.host, self.pid = event.host or self.host, event.pid or self.pid
+                if event.config is not None and self.started is not None:
+                    name = event.config["run"]["name"]
+                    self.started = self.started.model_copy(update={"config": event.config, "run": name})
                 self.resumed += 1
                 self.stalls.clear()
             case RunFinished() | RunFailed() as event:
