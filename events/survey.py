@@ -138,7 +138,9 @@ class Survey:
             self._wrong(name, begin, f"a seal that cannot be read ({error})")
             return
         if seal is not None:
-            if seal.last_seq != self._next_seq - 1:
+            if self._lost and seal.last_seq >= self._next_seq - 1:
+                self._next_seq, self._lost = seal.last_seq + 1, False
+            elif seal.last_seq != self._next_seq - 1:
                 self._wrong(name, begin, f"the segment was sealed after seq {seal.last_seq}")
             return
         if not content.endswith(b"\n"):
