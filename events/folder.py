@@ -38,6 +38,13 @@ class Holder:
     """When the process started, in the kernel's count; a reused pid has another one."""
     epoch: int
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether this may name a process: what somebody else wrote into the file need not."""
+        texts = isinstance(self.host, str) and isinstance(self.started, str)
+        numbers = isinstance(self.pid, int) and isinstance(self.epoch, int)
+        return texts and numbers and 0 < self.pid < 2**31
+
 
 class RunFolder:
     """One run's folder. Make it with `create` or `open`."""
@@ -105,7 +112,10 @@ class RunFolder:
     def holder(self) -> Holder | None:
         """Return who holds the lock, dead or alive; None if nobody does. Raises `RunFolderError` if unreadable."""
         try:
-            return Holder(**json.loads(self.lock_file.read_bytes()))
+            holder = Holder(**json.loads(self.lock_file.read_bytes()))
+            if not holder.is_possible:
+                raise ValueError
+            return holder
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):

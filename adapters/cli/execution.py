@@ -21,16 +21,18 @@ from ...core.reconfiguration import refused
 from ...core.resume import Past
 from ...core.run import Run, RunOutcome
 from ...events.bus import Bus
+from ...events.errors import LogDamaged
 from ...events.folder import RunFolder
 from ...events.log import LogWriter
 from ...events.payload import PayloadStore
-from ...events.reader import cut_torn_tail
+from ...events.reader import TornTail, cut_torn_tail
 from ...events.record import Record
 from ...events.types import Event
 from ..garbage import settle
 from ..simulated.foresight import refusal
 from .config_file import changed_config
-from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput, CommandFailed
+from .program import program
 from .resuming import opening_of, past_of, resumed_lines
 from .screen import Screen
 
@@ -112,8 +114,7 @@ def execute_resumed(
     log, whose bytes are kept beside it.
     """
     with _traceback_kept(folder), folder.lock():
-        torn = cut_torn_tail(folder.events)
-        past = past_of(folder)
+        torn, past = _what_is_there(folder)
         config, last = past.config, past.last
         assert last is not None
         if overrides:
@@ -131,6 +132,15 @@ def execute_resumed(
             return _conducted(
                 config, ports, bus, payloads, folder, past=past, opening=opening, debug=debug
             )
+
+
+def _what_is_there(folder: RunFolder) -> tuple[TornTail | None, Past]:
+    """Cut a torn tail and fold the log. Raises `CommandFailed` where the log is damaged."""
+    try:
+        return cut_torn_tail(folder.events), past_of(folder)
+    except LogDamaged as error:
+        look = f"`{program()} log verify {folder.path}` says what can be read"
+        raise CommandFailed([f"{folder.path}: {error}; {look}"]) from error
 
 
 def _require_changeable(folder: RunFolder, past: Past, config: RunConfig) -> None:
@@ -254,7 +264,7 @@ def _traceback_kept(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(first_leaf(error), BadInput):
+        if not isinstance(first_leaf(error), CommandFailed):
             _keep_traceback(folder, error)
         raise
 

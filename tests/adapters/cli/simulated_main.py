@@ -40,8 +40,7 @@ class FileLearner(SimulatedLearner):
         info = await super().start(None)
         if checkpoint is None:
             return info
-        version, self.state = (Path(checkpoint) / "weights").read_text().split()
-        self.version = int(version)
+        self.version, self.state = _read(Path(checkpoint))
         return LearnerInfo(self.version, 1, "simulated")
 
     async def train(self, batch: TrainBatch) -> TrainResult:
@@ -51,14 +50,24 @@ class FileLearner(SimulatedLearner):
         return TrainResult(int(self.state[:8], 16) / 2**32, result.metrics, result.seconds)
 
     async def checkpoint(self, path: str) -> WrittenFile:
-        unfinished = Path(f"{path}.partial")
-        unfinished.mkdir(parents=True, exist_ok=True)
-        (unfinished / "weights").write_text(f"{self.version} {self.state}")
-        if Path(path).exists():  # of steps that do not count any more
-            (Path(path) / "weights").unlink()
-            Path(path).rmdir()
-        unfinished.rename(path)
+        _write(Path(path), f"{self.version} {self.state}")
         return WrittenFile(path, 70)
+
+
+def _read(path: Path) -> tuple[int, str]:
+    version, state = (path / "weights").read_text().split()
+    return int(version), state
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the checkpoint, whole or not at all, as the real learner does."""
+    unfinished = path.with_name(f"{path.name}.partial")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    (unfinished / "weights").write_text(text)
+    if path.exists():  # of steps that do not count any more
+        (path / "weights").unlink()
+        path.rmdir()
+    unfinished.rename(path)
 
 
 def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | None = None) -> Ports:

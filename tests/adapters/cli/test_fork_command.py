@@ -1,4 +1,4 @@
-"""`eventrain fork` and `run --resume --set`, in real processes with simulated engines and checkpoints that are files."""
+"""`eventrain fork` and `run --resume --set`, in real processes with simulated parts and checkpoints that are files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eventrain.events.folder import RunFolder
 from eventrain.events.reader import LogReader
 from eventrain.events.record import Record
 from eventrain.events.segment import read_frames, segment_name, segment_numbers
-from eventrain.events.types import CheckpointCommitted, PolicyChanged, PromptQuarantined, RunResumed, StepCompleted
+from eventrain.events.types import CheckpointCommitted, PolicyChanged, RunResumed, StepCompleted
 
 PROGRAM = Path(__file__).with_name("simulated_main.py")
 
@@ -191,11 +191,14 @@ def test_a_fork_needs_only_what_lies_before_its_checkpoint(folder: Path) -> None
 
 def test_a_finished_run_goes_on_with_more_steps(folder: Path) -> None:
     """A resume with more steps brings the new configuration in its own event, and the log stays one history."""
-    done = eventrain(folder, "run", "--resume", "run", "--set", "run.steps=8", "--set", "rollout.temperature=0.5")
+    changed = ("--set", "run.steps=12", "--set", "scheduler.max_staleness=3")
+    done = eventrain(folder, "run", "--resume", "run", *changed)
     assert done.returncode == 0, done.stderr
-    assert "  run.steps = 8, was 6\n" in done.stderr
+    assert "  run.steps = 12, was 6\n" in done.stderr
     log = records(folder / "run")
-    assert [r.event.step for r in log if isinstance(r.event, StepCompleted)] == list(range(8))
+    steps = [r.event for r in log if isinstance(r.event, StepCompleted)]
+    assert [step.step for step in steps] == list(range(12))
+    assert max(step.lag_max for step in steps[:6]) <= 1 < max(step.lag_max for step in steps[6:])
     assert clean(folder / "run")
     refused = eventrain(folder, "run", "--resume", "run", "--set", "rollout.group_size=4")
     assert refused.returncode == 2
@@ -203,8 +206,8 @@ def test_a_finished_run_goes_on_with_more_steps(folder: Path) -> None:
     assert len(records(folder / "run")) == len(log)
 
 
-def test_quarantine_stays_in_a_fork(folder: Path, finished: Path) -> None:
-    """What the log knew of prompts at the checkpoint, the fork knows."""
+def test_the_past_of_a_fork_is_that_of_the_run(folder: Path) -> None:
+    """Up to the checkpoint the logs are equal, so whatever they tell of prompts, strikes and groups is the same."""
     view, log = View(), records(folder / "run")
     done = eventrain(folder, "fork", "run", "--at", "step:4", "--run-dir", "new")
     assert done.returncode == 0
@@ -213,5 +216,4 @@ def test_quarantine_stays_in_a_fork(folder: Path, finished: Path) -> None:
     assert new[:resumed] == log[:resumed]
     for record in new[: resumed + 1]:
         view.apply(record)
-    assert not any(isinstance(r.event, PromptQuarantined) for r in log)
     assert view.prompts.ended["trained"] == 8

@@ -107,7 +107,7 @@ def accounting(path: Path) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_kill_9_at_random_moments_changes_nothing_in_the_books(tmp_path: Path) -> None:
-    """However often a run is killed, and wherever: each step is trained once, each prompt counted, and no law broken."""
+    """However often a run is killed, and wherever: each step is trained once, each prompt counted, no law broken."""
     (tmp_path / "model").mkdir()
     (tmp_path / "sim.toml").write_text(CONFIG)
     assert start(tmp_path, "sim.toml", "--run-dir", "whole").wait(60) == 0
@@ -116,12 +116,11 @@ def test_kill_9_at_random_moments_changes_nothing_in_the_books(tmp_path: Path) -
     span = sum(1 for _ in LogReader(tmp_path / "whole" / "events").records())
     dice, kills, runs, uncommitted, torn = random.Random(7), 0, 0, 0, 0
     while kills < KILLS:
-        name, seq, lives = f"run-{runs}", 0, 0
+        name, seq = f"run-{runs}", 0
         path, runs = tmp_path / name, runs + 1
-        for _ in range(KILLS_PER_RUN):
-            again = ("--resume", name) if lives else ("sim.toml", "--run-dir", name)
+        for life in range(KILLS_PER_RUN):
+            again = ("--resume", name) if life else ("sim.toml", "--run-dir", name)
             seq += 1 + dice.randrange(2 * span // KILLS_PER_RUN)
-            lives += 1
             if not killed_after(start(tmp_path, *again), path, seq):
                 break
             kills += 1

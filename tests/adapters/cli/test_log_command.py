@@ -392,30 +392,30 @@ def test_messages_keep_their_type_and_equal_ones_stay_equal() -> None:
     assert failed("ValueError: secret").startswith("ValueError: sha256:")
     assert failed("ValueError: secret") == failed("ValueError: secret") != failed("ValueError: other")
     assert failed("secret: of Error:").startswith("sha256:")
-    redactor.event(EngineLost(engine="e0", message="killed at /home/me"))
+    redactor.event(EngineLost(engine="e0", message="killed at /secret"))
     stall = StallDetected(
         stall=0,
         stall_kind="overdue",
-        chain=("trainer", "e0 was lost: killed at /home/me"),
-        sentence="trainer <- e0 was lost: killed at /home/me",
+        chain=("trainer", "e0 was lost: killed at /secret"),
+        sentence="trainer <- e0 was lost: killed at /secret",
     )
-    assert "/home/me" not in redactor.event(stall).model_dump_json()
+    assert "/secret" not in redactor.event(stall).model_dump_json()
 
 
 def test_settings_that_may_be_private_are_digests() -> None:
     """Paths and free options go, and what the scheduler does is all there; a digest still is a valid configuration."""
     config = {
         "run": {"name": "x", "steps": 3},
-        "model": {"path": "/home/me/model"},
-        "data": {"kind": "jsonl", "path": "/home/me/data", "size": 100, "options": {}},
+        "model": {"path": "/secret/model"},
+        "data": {"kind": "jsonl", "path": "/secret/data", "size": 100, "options": {}},
         "environment": {"kind": "verifier", "options": {"token": "s3cret"}},
         "scheduler": {"groups_per_step": 2},
     }
-    event = RunStarted(run="x", config=config, code_version="", seed=0, host="h", pid=1, prompts=1, base="/home/me")
+    event = RunStarted(run="x", config=config, code_version="", seed=0, host="h", pid=1, prompts=1, base="/secret")
     redacted = Redactor().event(event)
     assert isinstance(redacted, RunStarted)
     text = redacted.model_dump_json()
-    assert "home" not in text
+    assert "/secret" not in text
     assert "s3cret" not in text
     assert redacted.config["scheduler"] == config["scheduler"]
     assert event.config["environment"]["options"] == {"token": "s3cret"}
