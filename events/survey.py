@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from .codec import decode, decode_envelope
 from .errors import LogTooNew
@@ -84,30 +84,31 @@ class Survey:
                 try:
                     for end, content in read_frames(file):
                         begin, offset = offset, end
-                        if begin == 0:
-                            if not self._enter(name, content):
-                                return
-                        else:
+                        if begin:
                             yield from self._frame(name, begin, content)
-                    if offset == 0:
-                        raise FrameBad("an empty file", torn=True)
+                        elif not self._enter(name, content):
+                            return
+                    bad = None if offset else FrameBad("an empty file", torn=True)
+                except FrameBad as error:
+                    bad = error
+                if bad is None or (skipped := self._skipped(file, name, offset, bad, is_last=is_last)) < 0:
                     return
-                except FrameBad as bad:
-                    file.seek(offset)
-                    rest = file.read()
-                    good = find_good_frame(rest)
-                    if good == 0:
-                        file.seek(offset)  # a writer at work has completed it meanwhile
-                        continue
-                    if good < 0 and is_last and (offset > 0 or bad.torn):
-                        self.torn = TornTail(name, offset, len(rest), self._next_seq - 1)
-                        return
-                    self._wrong(name, offset, str(bad))
-                    self._lost = True
-                    if good < 0:
-                        return
-                    offset += good
-                    file.seek(offset)
+                offset += skipped
+                file.seek(offset)
+
+    def _skipped(self, file: BinaryIO, name: str, offset: int, bad: FrameBad, *, is_last: bool) -> int:
+        """Note what is wrong at `offset`, and return how many bytes behind it a good frame begins; -1 if none does."""
+        file.seek(offset)
+        rest = file.read()
+        good = find_good_frame(rest)
+        if good == 0:
+            return 0  # a writer at work has completed it meanwhile
+        if good < 0 and is_last and (offset > 0 or bad.torn):
+            self.torn = TornTail(name, offset, len(rest), self._next_seq - 1)
+        else:
+            self._wrong(name, offset, str(bad))
+            self._lost = True
+        return good
 
     def _enter(self, name: str, content: bytes) -> bool:
         """Check a segment's header, and say whether what follows it is of this log."""

@@ -139,7 +139,8 @@ def verify_lines(found: Verified) -> list[str]:
     lines = [_damage_line(damage) for damage in found.survey.damages]
     torn = found.survey.torn
     if torn is not None:
-        where = f"{torn.segment} at byte {torn.offset}: {torn.cut_bytes} bytes of a torn write after seq {torn.after_seq}"
+        where = f"{torn.segment} at byte {torn.offset}"
+        where += f": {torn.cut_bytes} bytes of a torn write after seq {torn.after_seq}"
         lines.append(
             f"{where}: perhaps just being written"
             if found.being_written
