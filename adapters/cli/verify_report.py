@@ -131,7 +131,8 @@ class _Checkpoints:
         ]
         there = sorted(folder.checkpoints.iterdir()) if folder.checkpoints.is_dir() else []
         paths = [f"checkpoints/{one.name}" for one in there]
-        found.uncommitted = [path for path in paths if path not in self.named]
+        if not found.survey.damages:  # behind a damage nobody knows what was committed
+            found.uncommitted = [path for path in paths if path not in self.named]
 
 
 def verify_lines(found: Verified) -> list[str]:

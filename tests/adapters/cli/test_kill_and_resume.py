@@ -51,24 +51,29 @@ segment_bytes = 4096
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAM), "run", *arguments],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (folder / "stderr").open("wb") as stderr:
+        return subprocess.Popen(
+            [sys.executable, str(PROGRAM), "run", *arguments],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
 
 
 def killed_after(process: subprocess.Popen[bytes], path: Path, seq: int) -> bool:
-    """Kill the process once event `seq` is seen in the log; return whether the run had not ended before."""
+    """Kill the process once event `seq` is seen in the log; return whether the run had not ended before.
+
+    Between what is seen and the kill the run goes on: it may come to its end meanwhile.
+    """
     for record in LogReader(path / "events").follow(poll_s=0.001, until_finished=False):
         if isinstance(record.event, RunFinished):
             break
         if record.seq >= seq:
             process.kill()
             process.wait(30)
-            return True
-    assert process.wait(60) == 0
+            *_, last = LogReader(path / "events").records(seq)
+            return not isinstance(last.event, RunFinished)
+    assert process.wait(60) == 0, (path.parent / "stderr").read_text()[-2000:]
     return False
 
 
@@ -119,9 +124,9 @@ def test_kill_9_at_random_moments_changes_nothing_in_the_books(tmp_path: Path) -
         name, seq = f"run-{runs}", 0
         path, runs = tmp_path / name, runs + 1
         for life in range(KILLS_PER_RUN):
-            again = ("--resume", name) if life else ("sim.toml", "--run-dir", name)
+            arguments = ("--resume", name) if life else ("sim.toml", "--run-dir", name)
             seq += 1 + dice.randrange(2 * span // KILLS_PER_RUN)
-            if not killed_after(start(tmp_path, *again), path, seq):
+            if not killed_after(start(tmp_path, *arguments), path, seq):
                 break
             kills += 1
             left = verify(RunFolder.open(path), with_payloads=True, being_written=False)
@@ -129,7 +134,8 @@ def test_kill_9_at_random_moments_changes_nothing_in_the_books(tmp_path: Path) -
             uncommitted, torn = uncommitted + bool(left.uncommitted), torn + (left.survey.torn is not None)
             seq = max(seq, left.events)
         else:
-            assert start(tmp_path, "--resume", name).wait(60) == 0
+            again = start(tmp_path, "--resume", name)
+            assert again.wait(60) == 0, (tmp_path / "stderr").read_text()[-2000:]
         assert accounting(path) == whole
         assert verify(RunFolder.open(path), with_payloads=True, being_written=False).clean
     print(f"{kills} kills in {runs} runs; {uncommitted} left a checkpoint without its commit, {torn} a torn write")
