@@ -7,7 +7,8 @@ A run goes on from its newest checkpoint that is still there. What happened afte
 - Finished groups that no batch had taken are *kept*.
 - Groups in flight are gone with the process. They are discarded, and their prompts are the first to be drawn.
 
-Strikes, quarantine and the data's cursor are in the log, and so they stay.
+Strikes, quarantine and the data's cursor are in the log, and so they stay. So does the configuration, unless the
+RunResumed event brings another one; `reconfiguration.py` says what may differ.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..events.types import (
     GroupDiscarded,
     GroupRestored,
     PayloadRef,
+    PolicyChanged,
     PromptReturned,
     RunResumed,
     RunStarted,
@@ -32,6 +34,7 @@ from ..events.types import (
 from .config import RunConfig
 from .projections import Group, View
 from .projections.accounting import Ledger
+from .reconfiguration import changes, refused
 from .watchdog import Watch
 
 
@@ -53,6 +56,7 @@ class Past:
 
     started: RunStarted
     config: RunConfig
+    """As of the last event."""
     view: View = field(default_factory=View)
     ledger: Ledger = field(default_factory=Ledger)
     batches: dict[int, tuple[Taken, ...]] = field(default_factory=dict)
@@ -93,7 +97,10 @@ class Past:
             case CheckpointCommitted(version=version, path=path):
                 self.checkpoints[version] = path
                 self._forget_before(sorted(self.checkpoints)[-self.config.checkpoint.keep :][0])
-            case RunResumed(version=version):
+            case RunResumed(version=version) as event:
+                if event.config is not None:
+                    self.config = RunConfig.model_validate(event.config)
+                    self.view.attempts.keep = self.config.failures.window
                 self.checkpoints = {at: path for at, path in self.checkpoints.items() if at <= version}
                 self.batches = {step: taken for step, taken in self.batches.items() if step < version}
 
@@ -108,15 +115,22 @@ def resumption(
     present: Callable[[str], bool],
     readable: Callable[[PayloadRef], bool],
     facts: Mapping[str, Any],
+    config: RunConfig | None = None,
+    forked_from: str = "",
 ) -> list[Event]:
     """Return the events with which the run goes on, in order; the first is RunResumed.
 
-    `present` tells whether a checkpoint is there, `readable` whether a payload is. Raises `NotResumable`.
+    `present` tells whether a checkpoint is there, `readable` whether a payload is. With `config` the run goes on with
+    other settings. `forked_from` names the run of which `past` is a copy. Raises `NotResumable`, also for a setting
+    that cannot change.
     """
-    view = past.view
-    if view.trainer.outcome == "completed":
-        raise NotResumable(f"the run is complete: {view.trainer.version} of {past.config.run.steps} steps are trained")
+    view, config = past.view, config or past.config
+    if view.trainer.outcome == "completed" and config.run.steps == past.config.run.steps:
+        raise NotResumable(f"the run is complete: {view.trainer.version} of {config.run.steps} steps are trained")
     version, checkpoint = _newest(past, present)
+    changed = changes(past.config, config)
+    for line in refused(past.config, config, version):
+        raise NotResumable(line)
     restored = [
         (step, taken) for step, batch in sorted(past.batches.items()) if step >= version for taken in batch
     ]
@@ -132,11 +146,15 @@ def resumption(
             redispatched=len(lost),
             rolled_back=view.trainer.version - version,
             last_mono=past.last.mono if past.last else None,
+            config=config.model_dump(mode="json") if changed else None,
+            engines=config.engine.count if changed else None,
+            forked_from=forked_from,
             code_version=str(facts.get("code_version", "")),
             host=str(facts.get("host", "")),
             pid=int(facts.get("pid", 0)),
         )
     ]
+    events += [PolicyChanged(key=key, old=str(old), new=str(new)) for key, old, new in changed]
     events += [_restored(step, taken) for step, taken in restored]
     given_up = [(group.group, group.prompt, "interrupted") for group in lost]
     given_up += [

@@ -105,7 +105,7 @@ class RunFolder:
     def holder(self) -> Holder | None:
         """Return who holds the lock, dead or alive; None if nobody does. Raises `RunFolderError` if unreadable."""
         try:
-            return Holder(**json.loads(self.lock_file.read_bytes()))
+            return _parsed(self.lock_file.read_bytes())
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):
@@ -174,6 +174,16 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _parsed(content: bytes) -> Holder:
+    """Return the holder that a lock file names. Raises ValueError or TypeError for what can name no process."""
+    holder = Holder(**json.loads(content))
+    texts = isinstance(holder.host, str) and isinstance(holder.started, str)
+    numbers = isinstance(holder.pid, int) and isinstance(holder.epoch, int)
+    if not (texts and numbers and 0 < holder.pid < 2**31):
+        raise ValueError(f"{holder} names no process")
+    return holder
 
 
 def _is_dead(holder: Holder) -> bool:

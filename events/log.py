@@ -73,7 +73,7 @@ class LogWriter:
         segment_bytes: int,
         before_commit: Sequence[Callable[[], None]] = (),
     ) -> None:
-        self._segments = _Segments(folder, run, epoch, segment_bytes)
+        self._segments = Segments(folder, run, epoch, segment_bytes)
         self._before_commit = tuple(before_commit)
         self._next_seq = first_seq  # of the next record to be taken, checked at append
         self._durable_seq = first_seq - 1
@@ -176,7 +176,7 @@ class LogWriter:
         return content, self._durable_seq + taken
 
 
-class _Segments:
+class Segments:
     """The file that is being written, and the step to the next one."""
 
     def __init__(self, folder: Path, run: str, epoch: int, segment_bytes: int) -> None:

@@ -127,7 +127,7 @@ class PayloadStore:
         """Go on with the last pack if it has room, else begin the next one."""
         flags = os.O_WRONLY | os.O_CREAT
         if self._file < 0 and self._pack > 0:
-            descriptor = os.open(self._folder / _pack_name(self._pack), flags)
+            descriptor = os.open(self._folder / pack_name(self._pack), flags)
             size = os.fstat(descriptor).st_size
             if size < PACK_BYTES_MAX:
                 with self._lock:
@@ -135,7 +135,7 @@ class PayloadStore:
                 self._size = size
                 return
             os.close(descriptor)
-        descriptor = os.open(self._folder / _pack_name(self._pack + 1), flags | os.O_EXCL, 0o644)
+        descriptor = os.open(self._folder / pack_name(self._pack + 1), flags | os.O_EXCL, 0o644)
         with self._lock:
             if self._file >= 0:
                 self._full.append(self._file)
@@ -149,7 +149,7 @@ class PayloadStore:
             oldest = next(iter(self._readers))
             os.close(self._readers.pop(oldest))
         try:
-            descriptor = os.open(self._folder / _pack_name(ref.pack), os.O_RDONLY)
+            descriptor = os.open(self._folder / pack_name(ref.pack), os.O_RDONLY)
         except FileNotFoundError:
             raise PayloadMissing(f"{_say(ref)}: there is no such pack") from None
         self._readers[ref.pack] = descriptor
@@ -161,7 +161,8 @@ def _digest(data: bytes) -> str:
     return sha256(data).hexdigest()[:32]
 
 
-def _pack_name(pack: int) -> str:
+def pack_name(pack: int) -> str:
+    """Return the file name of pack `pack`."""
     return f"{pack:06d}.pack"
 
 

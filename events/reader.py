@@ -41,6 +41,8 @@ class TornTail(NamedTuple):
     """What lies behind it."""
     after_seq: int
     """The last good event; -1 if there is none."""
+    kept: str = ""
+    """File beside the segment that keeps the bytes, once they are cut."""
 
 
 class LogReader:
@@ -100,12 +102,14 @@ class LogReader:
 def cut_torn_tail(folder: Path) -> TornTail | None:
     """Remove the torn tail of the log in `folder`, durably, and say what it was; None if there is none.
 
+    The bytes are kept beside the segment, in ``<segment>.torn-<offset>``, which no reader takes for a part of the log.
     For opening a log to write, under the run's lock. Raises `LogDamaged` rather than cut anything but a tail.
     """
     torn = LogReader(folder).torn_tail
     if torn is None:
         return None
     path = folder / torn.segment
+    kept = _keep(path, torn.offset)
     if torn.offset == 0:
         path.unlink()  # not even its header is whole
     else:
@@ -113,7 +117,24 @@ def cut_torn_tail(folder: Path) -> TornTail | None:
             file.truncate(torn.offset)
             os.fsync(file.fileno())
     sync_folder(folder)
-    return torn
+    return torn._replace(kept=kept.name)
+
+
+def _keep(path: Path, offset: int) -> Path:
+    """Copy what lies behind `offset` of a segment to a file of its own, durably, and return that file."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        tail = file.read()
+    copy, count = path.with_name(f"{path.name}.torn-{offset}"), 1
+    while copy.exists():  # a number that was used before: the segment had not even a header
+        count += 1
+        copy = path.with_name(f"{path.name}.torn-{offset}-{count}")
+    with copy.open("xb") as file:
+        file.write(tail)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+    return copy
 
 
 class _Frame(NamedTuple):

@@ -118,10 +118,13 @@ class RunStarted(Event):
         default=None, description="engines that are to come up; None in logs of before it was said"
     )
     base: str = Field(default="", description="folder at which relative paths of the configuration start")
+    redacted: bool = Field(
+        default=False, description="the log is a copy without texts, payloads, paths and options of the environment"
+    )
 
 
 class RunResumed(Event):
-    """A stopped run goes on in the same folder, from its newest usable checkpoint.
+    """A stopped run goes on in the same folder, from its newest usable checkpoint; or a fork of it goes on in another.
 
     Steps after the checkpoint did not happen in the history that survives: their groups are restored, and trained
     again without being generated again. Groups that were in flight are discarded, and their prompts drawn first.
@@ -136,6 +139,15 @@ class RunResumed(Event):
     redispatched: int = Field(default=0, description="in-flight groups whose prompts are dispatched again")
     rolled_back: int = Field(default=0, description="steps after the checkpoint that are trained again")
     last_mono: int | None = Field(default=None, description="monotonic time of the last event before")
+    config: dict[str, Any] | None = Field(
+        default=None, description="whole configuration from here on where a setting was changed; None: as before"
+    )
+    engines: int | None = Field(
+        default=None, description="engines that are to come up, with a changed configuration; None: as before"
+    )
+    forked_from: str = Field(
+        default="", description="folder of the run whose log this one begins with, where it was forked here"
+    )
     code_version: str = ""
     host: str = ""
     pid: int = 0
@@ -186,7 +198,7 @@ class PhaseEntered(Event):
 
 
 class PolicyChanged(Event):
-    """A setting changed while running."""
+    """A setting changed, as of the resume or the fork that this event follows."""
 
     kind: Literal["policy_changed"] = "policy_changed"
     key: str

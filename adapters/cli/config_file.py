@@ -40,6 +40,15 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, check_paths: bool 
     return config
 
 
+def changed_config(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """Return `config`, as a log has it, changed by `overrides`. Raises `BadInput` with one line per problem."""
+    table = config.model_dump(mode="json")
+    changes = [parse_override(text) for text in overrides]
+    for keys, value in changes:
+        _put(table, keys, value)
+    return validate(table, config.run.name, overridden=[".".join(keys) for keys, _ in changes])
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of the TOML file `path`. Raises `BadInput` when it cannot be read or is not TOML."""
     try:

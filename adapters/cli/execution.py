@@ -17,18 +17,22 @@ import click
 from ...core.config import RunConfig
 from ...core.failures import first_leaf
 from ...core.ports import Ports
+from ...core.reconfiguration import refused
 from ...core.resume import Past
 from ...core.run import Run, RunOutcome
 from ...events.bus import Bus
+from ...events.errors import LogDamaged
 from ...events.folder import RunFolder
 from ...events.log import LogWriter
 from ...events.payload import PayloadStore
-from ...events.reader import cut_torn_tail
+from ...events.reader import TornTail, cut_torn_tail
 from ...events.record import Record
 from ...events.types import Event
 from ..garbage import settle
 from ..simulated.foresight import refusal
-from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from .config_file import changed_config
+from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput, CommandFailed
+from .program import program
 from .resuming import opening_of, past_of, resumed_lines
 from .screen import Screen
 
@@ -100,25 +104,50 @@ def execute(config: RunConfig, folder: RunFolder, base: Path, *, debug: bool = F
             return _conducted(config, ports, Bus(ports.clock, writer), payloads, folder, debug=debug)
 
 
-def execute_resumed(folder: RunFolder, *, debug: bool = False) -> RunOutcome:
+def execute_resumed(
+    folder: RunFolder, *, overrides: Sequence[str] = (), forked_from: str = "", debug: bool = False
+) -> RunOutcome:
     """Go on with the run in `folder` and return how it ended; see `core/resume.py` for what survives.
 
-    Raises `BadInput` when it cannot go on, or its parts cannot be built; then the folder is as it was, but for a
-    torn tail of the log.
+    `overrides` (``"learner.lr=3e-4"``) change its configuration from here on. Raises `BadInput` when it cannot go on,
+    or not with these settings, or its parts cannot be built; then the folder is as it was, but for a torn tail of the
+    log, whose bytes are kept beside it.
     """
     with _traceback_kept(folder), folder.lock():
-        torn = cut_torn_tail(folder.events)
-        past = past_of(folder)
+        torn, past = _what_is_there(folder)
         config, last = past.config, past.last
         assert last is not None
+        if overrides:
+            config = changed_config(config, overrides)
+            _require_changeable(folder, past, config)
+            require_progress(config)
         ports = _built(config, folder, Path(past.started.base or "."), after=last)
-        with _written(folder, config, next_seq=last.seq + 1, locked=True) as (writer, payloads):
-            opening = opening_of(past, folder, payloads, ports, torn)
+        named = past.started.run  # of all segments, whatever the run is called by now
+        with _written(folder, config, named=named, next_seq=last.seq + 1, locked=True) as (writer, payloads):
+            opening = opening_of(
+                past, folder, payloads, ports, torn, config=config, forked_from=forked_from
+            )
             click.echo("\n".join(resumed_lines(config.run.name, opening)), err=True)
             bus = Bus(ports.clock, writer, next_seq=last.seq + 1)
             return _conducted(
                 config, ports, bus, payloads, folder, past=past, opening=opening, debug=debug
             )
+
+
+def _what_is_there(folder: RunFolder) -> tuple[TornTail | None, Past]:
+    """Cut a torn tail and fold the log. Raises `CommandFailed` where the log is damaged."""
+    try:
+        return cut_torn_tail(folder.events), past_of(folder)
+    except LogDamaged as error:
+        look = f"`{program()} log verify {folder.path}` says what can be read"
+        raise CommandFailed([f"{folder.path}: {error}; {look}"]) from error
+
+
+def _require_changeable(folder: RunFolder, past: Past, config: RunConfig) -> None:
+    """Raise `BadInput` before anything is built where the run cannot go on with `config`."""
+    lines = list(refused(past.config, config, 0))
+    if lines:
+        raise BadInput([f"{folder.path}: {line}" for line in lines])
 
 
 def _built(config: RunConfig, folder: RunFolder, base: Path, after: Record | None = None) -> Ports:
@@ -177,7 +206,7 @@ async def _supervised(run: Run, screen: Screen) -> RunOutcome:
 
 @contextlib.contextmanager
 def _written(
-    folder: RunFolder, config: RunConfig, *, next_seq: int = 0, locked: bool = False
+    folder: RunFolder, config: RunConfig, *, named: str = "", next_seq: int = 0, locked: bool = False
 ) -> Iterator[tuple[LogWriter, PayloadStore]]:
     """Hold the run's lock, unless it is `locked` already, and its open log and payload store.
 
@@ -189,7 +218,7 @@ def _written(
         payloads = stack.enter_context(contextlib.closing(PayloadStore(folder.payloads)))
         writer = LogWriter(
             folder.events,
-            run=config.run.name,
+            run=named or config.run.name,
             epoch=folder.epoch,
             first_seq=next_seq,
             segment_bytes=config.log.segment_bytes,
@@ -235,7 +264,7 @@ def _traceback_kept(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(first_leaf(error), BadInput):
+        if not isinstance(first_leaf(error), CommandFailed):
             _keep_traceback(folder, error)
         raise
 

@@ -14,7 +14,9 @@ from ...core.failures import first_leaf
 from .demo_command import demo_command
 from .events_command import events_command
 from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure
+from .fork_command import fork_command
 from .frontier_command import frontier_command
+from .log_command import log_command
 from .run_command import run_command
 from .show_command import show_command
 from .simulate_command import simulate_command
@@ -34,6 +36,11 @@ Look at a run, going on or ended:
   eventrain show RUN 57/3           one trajectory
   eventrain stalls RUN              when it stood still, and why
   eventrain frontier RUN            what other policies would make of it
+\b
+Look after its log, or go another way from a checkpoint:
+  eventrain log verify RUN          check it, with its payloads and checkpoints
+  eventrain log redact RUN --out NEW   a copy for a bug report
+  eventrain fork RUN --at step:40   a new run from there, with other settings
 \b
 Try to break it, in virtual time:
   eventrain simulate --chaos --seeds 100
@@ -93,6 +100,8 @@ for _command in (
     stalls_command,
     frontier_command,
     simulate_command,
+    log_command,
+    fork_command,
 ):
     commands.add_command(_command)
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...core.config import RunConfig
 from ...core.ports import Ports
 from ...core.resume import NotResumable, Past, resumption
 from ...events.errors import PayloadDamaged, PayloadMissing
 from ...events.folder import RunFolder
 from ...events.payload import PayloadStore
 from ...events.reader import LogReader, TornTail
-from ...events.types import Event, GroupDiscarded, LogTailCut, PayloadRef, RunResumed
+from ...events.types import Event, GroupDiscarded, LogTailCut, PayloadRef, PolicyChanged, RunResumed
 from .failures import BadInput
 
 
 def past_of(folder: RunFolder) -> Past:
-    """Fold the log of the run. Raises `BadInput` where it cannot be gone on with."""
+    """Fold the log of the run. Raises `BadInput` where it cannot be gone on with.
+
+    So do `LogDamaged` and `LogTooNew`, which the log's reader raises.
+    """
     try:
         past = Past.of(LogReader(folder.events).records())
     except NotResumable as error:
         raise BadInput([f"{folder.path}: {error}"]) from None
+    if past.started.redacted:
+        raise BadInput([f"{folder.path}: is a redacted copy: nothing can go on from it"])
     model = Path(past.config.model.path)
     if not model.is_dir():
         own = folder.path / "model"  # the demo's; the folder may have been moved
@@ -32,9 +38,16 @@ def past_of(folder: RunFolder) -> Past:
 
 
 def opening_of(
-    past: Past, folder: RunFolder, payloads: PayloadStore, ports: Ports, torn: TornTail | None
+    past: Past,
+    folder: RunFolder,
+    payloads: PayloadStore,
+    ports: Ports,
+    torn: TornTail | None,
+    *,
+    config: RunConfig | None = None,
+    forked_from: str = "",
 ) -> list[Event]:
-    """Return what the run publishes first; raises `BadInput` where it cannot go on."""
+    """Return what the run publishes first; raises `BadInput` where it cannot go on, or not with this `config`."""
 
     def readable(ref: PayloadRef) -> bool:
         try:
@@ -49,6 +62,8 @@ def opening_of(
             present=lambda path: (folder.path / path).is_dir(),
             readable=readable,
             facts=ports.facts,
+            config=config,
+            forked_from=forked_from,
         )
     except NotResumable as error:
         raise BadInput([f"{folder.path}: {error}"]) from None
@@ -60,7 +75,11 @@ def opening_of(
 def resumed_lines(name: str, opening: Sequence[Event]) -> list[str]:
     """Return what a person reads when a run goes on: from where, and what became of what there was."""
     resumed = next(event for event in opening if isinstance(event, RunResumed))
-    lines = [f"{name}: resumed at step {resumed.step}, from {resumed.checkpoint or 'the model as loaded'}"]
+    how = f"forked from {resumed.forked_from}" if resumed.forked_from else "resumed"
+    lines = [f"{name}: {how} at step {resumed.step}, from {resumed.checkpoint or 'the model as loaded'}"]
+    lines += [
+        f"  {event.key} = {event.new}, was {event.old}" for event in opening if isinstance(event, PolicyChanged)
+    ]
     steps = f", of {resumed.rolled_back} steps that are trained again" if resumed.rolled_back else ""
     parts = (
         (resumed.kept, "finished and kept"),
@@ -73,7 +92,8 @@ def resumed_lines(name: str, opening: Sequence[Event]) -> list[str]:
     )
     lines += [f"  {count} groups {what}" for count, what in parts if count]
     lines += [
-        f"  the log ended in a torn write: {event.cut_bytes} bytes after seq {event.after_seq} are cut off"
+        f"  the log ended in a torn write: {event.cut_bytes} bytes after seq {event.after_seq} are cut off, "
+        "and kept in its events folder"
         for event in opening
         if isinstance(event, LogTailCut)
     ]

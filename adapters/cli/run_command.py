@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from ...core.run import RunOutcome
-from ...events.folder import RunFolder
 from .config_file import load_config
 from .debug_option import debug_option, debugging
 from .execution import default_run_dir, execute, execute_resumed, exit_code, new_folder, require_progress
 from .failures import BadInput
+from .opening import open_run
 from .program import program
 from .quantities import seconds
 
@@ -22,7 +22,8 @@ Everything that happens is written to the run's folder, runs/<name>-<time> unles
 ends the run cleanly (exit code 130); a second one ends it at once.
 
 With --resume, a run that was interrupted, failed or killed goes on in its own folder and with its own configuration,
-from its newest checkpoint and its log.
+from its newest checkpoint and its log; --set changes a setting from there on. To try another way beside the run, see
+eventrain fork.
 
 \b
 Examples:
@@ -30,6 +31,7 @@ Examples:
   eventrain run my.toml --set learner.lr=3e-5 --set run.steps=200
   eventrain run my.toml --run-dir runs/second-try
   eventrain run --resume runs/second-try
+  eventrain run --resume runs/second-try --set run.steps=400
 """
 
 set_option = click.option(
@@ -62,10 +64,10 @@ def run_command(
 ) -> None:
     """Train what a configuration says, or go on with a run."""
     if resume is not None:
-        if config_file or overrides or run_dir:
-            raise BadInput(["--resume RUN goes on with the run's own configuration: give nothing else with it"])
-        folder = RunFolder.open(resume)
-        outcome, name = execute_resumed(folder, debug=debugging()), resume.name
+        if config_file or run_dir:
+            raise BadInput(["--resume RUN goes on with the run's own configuration: give only --set with it"])
+        folder = open_run(resume)
+        outcome, name = execute_resumed(folder, overrides=overrides, debug=debugging()), resume.name
     elif config_file is None:
         raise BadInput(["what is to be run? give CONFIG.toml, or --resume RUN"])
     else:

@@ -94,6 +94,8 @@ class StallReader:
             self._start_ts = record.ts
             self._offset_ns = record.mono
         elif isinstance(record.event, RunResumed):
+            if record.event.config is not None:
+                self._config = RunConfig.model_validate(record.event.config)
             self._offset_ns = record.mono - (record.ts - self._start_ts)
             self._close(self._open[:], self._at(self._last or record), None)
             self.watch = Watch(self.view)

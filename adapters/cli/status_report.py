@@ -48,6 +48,7 @@ class RunStatus:
     host: str = ""
     pid: int = 0
     resumed: int = 0
+    forked_from: str = ""
     checkpoint: CheckpointCommitted | None = None
     expired: Counter[str] = field(default_factory=Counter)
     broken: list[InvariantBroken] = field(default_factory=list)
@@ -83,7 +84,11 @@ class RunStatus:
             case RunResumed() as event:
                 self.ended = None
                 self.host, self.pid = event.host or self.host, event.pid or self.pid
-                self.resumed += 1
+                if event.config is not None and self.started is not None:
+                    name = event.config["run"]["name"]
+                    self.started = self.started.model_copy(update={"config": event.config, "run": name})
+                self.forked_from = event.forked_from or self.forked_from
+                self.resumed += not event.forked_from
                 self.stalls.clear()
             case RunFinished() | RunFailed() as event:
                 self.ended = event
@@ -188,6 +193,8 @@ def status_table(status: RunStatus) -> dict[str, Any]:
         "last_event": _utc(view.last_ts),
         "last_event_ago_s": round((status.now_ts - view.last_ts) / 1e9, 3),
         "last_seq": view.last_seq,
+        "redacted": status.started is not None and status.started.redacted,
+        "forked_from": status.forked_from or None,
         "host": status.host,
         "pid": status.pid,
     }
@@ -253,6 +260,10 @@ def _when(status: RunStatus) -> list[tuple[str, str]]:
     ]
     if isinstance(status.ended, RunFinished) and status.ended.reason:
         rows.append(("ended", status.ended.reason))
+    if status.forked_from:
+        rows.append(("forked", f"from {status.forked_from}"))
+    if status.started is not None and status.started.redacted:
+        rows.append(("redacted", "a copy without texts, payloads, paths and messages"))
     if status.resumed:
         rows.append(("resumed", f"{status.resumed} times" if status.resumed > 1 else "once"))
     return rows

@@ -108,7 +108,11 @@ class Tally:
                 self.ends_ns.append(record.mono)
                 self._evicted.append(self._given_up)
                 self._counts.append((event.trained_tokens, event.masked_tokens))
-            case RunResumed():
+            case RunResumed() as event:
+                if event.config is not None:
+                    scheduler = event.config["scheduler"]
+                    by_token = scheduler.get("policy") == "token_windowed"
+                    self._bound = scheduler["max_staleness"] if by_token else None
                 self.ends_ns, self._lags, self._evicted, self._token_lags, self._counts = [], [], [], [], []
 
     def _oldest(self, batch: BatchTaken) -> int:

@@ -124,7 +124,9 @@ class Latencies:
         match record.event:
             case RunStarted() as event:
                 self.config = RunConfig.model_validate(event.config)
-            case RunResumed():
+            case RunResumed() as event:
+                if event.config is not None:
+                    self.config = RunConfig.model_validate(event.config)
                 self._flying.clear()
                 self._taken_ns, self._phase, self.ended = None, ("starting", record.mono), False
                 self._between_s.clear()

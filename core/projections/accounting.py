@@ -120,7 +120,10 @@ class Ledger(Effects):
     @on(RunStarted)
     def _run_started(self, record: Record, event: RunStarted) -> None:
         self._started = self._phase_since = record.mono
-        scheduler: dict[str, Any] = event.config.get("scheduler", {})
+        self._configured(event.config)
+
+    def _configured(self, config: dict[str, Any]) -> None:
+        scheduler: dict[str, Any] = config.get("scheduler", {})
         staleness, per_step = scheduler.get("max_staleness"), scheduler.get("groups_per_step")
         if staleness is None or per_step is None:
             return
@@ -146,6 +149,8 @@ class Ledger(Effects):
         self._failed_calls.clear()
         self._trained = self._published = None
         self._next_step, self._ended = event.step, False
+        if event.config is not None:
+            self._configured(event.config)
         if "buffered" in self._limits:  # what is restored comes on top of what was buffered and may still be
             at_hand = self.groups["in_flight"] + self.groups["buffered"] + self.groups["training"]
             self._limits["buffered"] = max(self._limits["buffered"], at_hand + event.restored)

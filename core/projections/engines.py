@@ -131,6 +131,8 @@ class Engines(Folded):
 
     @on(RunResumed)
     def _run_resumed(self, record: Record, event: RunResumed) -> None:
+        if event.config is not None:
+            self.low_share = event.config.get("watchdog", {}).get("degraded_share", self.low_share)
         self.by_name.clear()
         self.calls.clear()
         self._recount(record)

@@ -57,6 +57,8 @@ class GroupLife:
             case RunStarted():
                 self.floor = event.config.get("rollout", {}).get("group_floor")
             case RunResumed():
+                if event.config is not None:
+                    self.floor = event.config.get("rollout", {}).get("group_floor")
                 for group in self.in_flight.values():
                     group.running.clear()  # gone with their process
             case GroupDispatched():

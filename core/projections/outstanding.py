@@ -116,6 +116,8 @@ class Outstanding(Folded):
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
+        if event.engines is not None:
+            self.engines = event.engines
         self.open.clear()
         self._named.clear()
         self._begin(record, "learner", "learner_start", "the learner", "learner")

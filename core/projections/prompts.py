@@ -90,6 +90,8 @@ class Prompts(Folded):
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
         self._training = ()
+        if event.config is not None:
+            self.exhausted = False  # there may be more epochs now
 
     @on(GroupRestored)
     def _restored(self, record: Record, event: GroupRestored) -> None:

@@ -19,6 +19,7 @@ from ...events.types import (
     GroupFailed,
     GroupFiltered,
     GroupRestored,
+    RunResumed,
     RunStarted,
     StepCompleted,
     StepStarted,
@@ -27,6 +28,7 @@ from ...events.types import (
 
 AGED = {
     RunStarted,
+    RunResumed,
     GroupDispatched,
     TrajectoryCompleted,
     GroupFiltered,
@@ -53,7 +55,9 @@ class TokenAge:
     def breach(self, event: Event) -> tuple[str, str] | None:
         """Enter `event`; return what was expected and what was found if its counts break the law."""
         match event:
-            case RunStarted():
+            case RunStarted() | RunResumed():
+                if event.config is None:
+                    return None
                 scheduler = event.config.get("scheduler", {})
                 by_token = scheduler.get("policy") == "token_windowed"
                 self.staleness = scheduler.get("max_staleness") if by_token else None

@@ -77,6 +77,8 @@ class Trainer(Folded):
     def _resumed(self, record: Record, event: RunResumed) -> None:
         if not self.finished and event.last_mono is not None:
             self._close_phase(event.last_mono)
+        if event.config is not None:
+            self.steps_total = int(event.config["run"]["steps"])
         self.step, self.version = event.step, event.version
         self.learner_up, self.published, self.taken, self.taken_step = False, -1, (), -1
         self.checkpointed, self.evaluated = event.version, min(self.evaluated, event.version)

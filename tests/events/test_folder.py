@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -105,12 +106,88 @@ def test_a_holder_on_another_host_is_never_replaced(tmp_path: Path) -> None:
         pass
 
 
-def test_an_unreadable_lock_is_refused(tmp_path: Path) -> None:
-    """A lock file without a holder might be anyone's."""
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"host": "h", "pi',
+        b"\xff\xfe",
+        b"1234\n",
+        b"[]",
+        b'{"pid": 7}',
+        b'{"host": "HERE", "pid": "7", "started": "0", "epoch": 1}',
+        b'{"host": "HERE", "pid": 0, "started": "0", "epoch": 1}',
+        b'{"host": "HERE", "pid": -1, "started": "0", "epoch": 1}',
+        b'{"host": "HERE", "pid": 99999999999999999999, "started": "0", "epoch": 1}',
+        b'{"host": "HERE", "pid": 7, "started": "0", "epoch": null}',
+        b'{"host": "HERE", "pid": 7, "started": "0", "epoch": 1, "more": 1}',
+    ],
+)
+def test_an_unreadable_lock_is_refused(tmp_path: Path, content: bytes) -> None:
+    """A lock file that is empty, cut off or somebody else's might be anyone's: it stays, and the line names it."""
     folder = RunFolder.create(tmp_path)
-    folder.lock_file.write_text("")
-    with pytest.raises(RunFolderError, match="names no holder; delete it"), folder.lock():
+    content = content.replace(b"HERE", socket.gethostname().encode())
+    folder.lock_file.write_bytes(content)
+    with pytest.raises(RunFolderError, match=f"{folder.lock_file} names no holder; delete it"), folder.lock():
         pass
+    assert folder.lock_file.read_bytes() == content
+    assert not folder.is_held()
+
+
+def test_a_holder_that_is_a_zombie_is_replaced(tmp_path: Path) -> None:
+    """A process that has ended, but whose parent has not asked how, writes nothing any more."""
+    folder = RunFolder.create(tmp_path)
+    script = (
+        "import os, sys; from pathlib import Path; from eventrain.events import RunFolder\n"
+        "held = RunFolder.open(Path(sys.argv[1])).lock(); held.__enter__(); os._exit(1)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) as other:
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped
+        os.kill(other.pid, 0)  # so it still has its pid
+        holder = folder.holder()
+        assert holder is not None
+        assert holder.pid == other.pid
+        assert not folder.is_held()
+        with folder.lock() as epoch:
+            assert epoch == 2
+
+
+def test_of_many_that_find_a_dead_holder_one_gets_the_lock(tmp_path: Path) -> None:
+    """Processes that replace the same dead holder at the same time: one writes, the others are told who does."""
+    folder = RunFolder.create(tmp_path)
+    with folder.lock():
+        holder = json.loads(folder.lock_file.read_text())
+    folder.lock_file.write_text(json.dumps(holder | {"pid": 2**22 + 1}))
+    script = (
+        "import sys; from pathlib import Path; from eventrain.events import RunFolder, RunFolderError\n"
+        "print('up', flush=True); sys.stdin.readline()\n"
+        "try:\n"
+        "    with RunFolder.open(Path(sys.argv[1])).lock():\n"
+        "        print('locked', flush=True); sys.stdin.readline()\n"
+        "except RunFolderError as error:\n"
+        "    print(error, flush=True)\n"
+    )
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    try:
+        assert [other.stdout.readline() for other in others] == ["up\n"] * 4  # type: ignore[union-attr]
+        for other in others:
+            other.stdin.write("go\n")  # type: ignore[union-attr]
+            other.stdin.flush()  # type: ignore[union-attr]
+        said = {other.pid: other.stdout.readline().strip() for other in others}  # type: ignore[union-attr]
+        (winner,) = [pid for pid, line in said.items() if line == "locked"]
+        told = f"{tmp_path} is being written by process {winner} on {socket.gethostname()}"
+        assert [line for pid, line in said.items() if pid != winner] == [told] * 3
+    finally:
+        for other in others:
+            other.communicate("end\n")
 
 
 def test_a_lock_lost_to_a_newer_writer_is_not_removed(tmp_path: Path) -> None:

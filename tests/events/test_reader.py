@@ -49,8 +49,11 @@ def test_a_log_torn_at_any_byte_of_its_last_frame_reads_up_to_the_frame_before(
             assert torn is None
         else:
             assert torn == TornTail(path.name, frame_start, size - frame_start, 3)
-            assert cut_torn_tail(tmp_path) == torn
+            kept = f"{path.name}.torn-{frame_start}"
+            assert cut_torn_tail(tmp_path) == torn._replace(kept=kept)
             assert path.read_bytes() == whole[:frame_start]
+            assert (tmp_path / kept).read_bytes() == whole[frame_start:size]
+            (tmp_path / kept).unlink()
             assert cut_torn_tail(tmp_path) is None
     path.write_bytes(whole)
     assert _read(tmp_path) == (records, None)
@@ -66,7 +69,10 @@ def test_a_segment_torn_within_its_header_is_removed(tmp_path: Path, write_log: 
         found, torn = _read(tmp_path)
         assert found == records
         assert torn == TornTail(path.name, 0, size, 3)
-        assert cut_torn_tail(tmp_path) == torn
+        cut = cut_torn_tail(tmp_path)
+        assert cut is not None
+        assert cut._replace(kept="") == torn
+        assert (tmp_path / cut.kept).read_bytes() == header[:size]
         assert not path.exists()
 
 

@@ -105,7 +105,7 @@ def test_what_cannot_be_resumed_says_why(tmp_path: Path) -> None:
         [*PROGRAM, "run", "--resume", str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
     )
     assert nothing.returncode == 2
-    assert "holds no run" in nothing.stderr
+    assert "is no run" in nothing.stderr
     both = subprocess.run(
         [*PROGRAM, "run", "my.toml", "--resume", "runs/x"],
         capture_output=True,
@@ -114,4 +114,4 @@ def test_what_cannot_be_resumed_says_why(tmp_path: Path) -> None:
         timeout=60,
     )
     assert both.returncode == 2
-    assert "give nothing else with it" in both.stderr
+    assert "give only --set with it" in both.stderr
