@@ -106,7 +106,7 @@ class Scene:
         self.decisions: Counter[str] = Counter()
         self.ignored: Counter[str] = Counter()
         self.waits = 0
-        self._start_mono = first.mono
+        self._start_ts = first.ts
         self.past.apply(first._replace(event=started))
 
     def agreement(self) -> Agreement:
@@ -169,7 +169,7 @@ class Scene:
             Divergence(
                 seq=record.seq,
                 ts=record.ts,
-                since_start_s=(record.mono - self._start_mono) / 1e9,
+                start_ts=self._start_ts,
                 actor=record.actor,
                 recorded=tuple(recorded),
                 produced=tuple(produced),

@@ -48,7 +48,8 @@ class Divergence:
     """Of the recorded decision."""
     ts: int
     """Its time, UTC nanoseconds."""
-    since_start_s: float
+    start_ts: int
+    """Time of the log's first event."""
     actor: str
     recorded: Sequence[Decided]
     """All decisions that were made at once, in order; a ``blocked`` is the decision to wait."""
