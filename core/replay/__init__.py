@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .check import check
-from .verdict import Agreement, Decided, Divergence, NotReplayable
+from .prompts import UNKNOWN
+from .verdict import DECISIONS, Agreement, Decided, Divergence, NotReplayable
 
-__all__ = ["Agreement", "Decided", "Divergence", "NotReplayable", "check"]
+__all__ = ["DECISIONS", "UNKNOWN", "Agreement", "Decided", "Divergence", "NotReplayable", "check"]

@@ -10,6 +10,40 @@ from typing import Any, NamedTuple
 from ...events.types import Event
 
 
+DECISIONS = (
+    "batch_taken",
+    "blocked",
+    "checkpoint_started",
+    "data_exhausted",
+    "engine_restarted",
+    "eval_started",
+    "group_buffered",
+    "group_discarded",
+    "group_dispatched",
+    "group_evicted",
+    "group_failed",
+    "group_filtered",
+    "group_restored",
+    "invariant_broken",
+    "learner_up",
+    "llm_call_started",
+    "phase_entered",
+    "prompt_drawn",
+    "prompt_quarantined",
+    "prompt_returned",
+    "retry_scheduled",
+    "run_failed",
+    "run_finished",
+    "run_resumed",
+    "stall_cleared",
+    "stall_detected",
+    "sync_started",
+    "trajectory_dropped",
+    "weights_published",
+)
+"""Kinds of event that are decisions, or show one, and are compared. ``blocked`` is the decision to wait."""
+
+
 class NotReplayable(Exception):
     """The log cannot be replayed; the message is one line that says why."""
 
