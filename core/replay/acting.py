@@ -49,14 +49,12 @@ class CollectorCheck(Part):
     """`collector.step`, batch by batch, and what the end of a run does with the groups in flight."""
 
     decides = (*COLLECTS, Blocked)
+    actor = "collector"
     _compared_to = -1  # last seq of the newest batch
 
     def after(self) -> None:
         """Compare the batch that was decided on this state, if one comes next."""
         ahead, seq = self.scene.ahead, self.view.last_seq
-        record = ahead.peek()
-        if record is None or record.actor != "collector":
-            return
         place = ahead.after_wait("collector")
         batch = ahead.batch(place, lambda record: record.actor == "collector" and record.cause == seq)
         if batch and isinstance(batch[0].event, COLLECTS):
@@ -107,13 +105,11 @@ class PoolCheck(Part):
     """`engine_pool.step`, and the engine that each call is routed to."""
 
     decides = (LlmCallStarted, Blocked)
+    actor = "engine_pool"
 
     def after(self) -> None:
         """Compare the restarts that were decided on this state, if they come next."""
         ahead, seq = self.scene.ahead, self.view.last_seq
-        record = ahead.peek()
-        if record is None or record.actor != "engine_pool":
-            return
         place = ahead.after_wait("engine_pool")
         batch = ahead.batch(
             place, lambda record: type(record.event) is EngineRestarted and record.cause == seq

@@ -11,9 +11,10 @@ recorded history, also where some kinds are not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ...events.record import Record
+from ...events.types import Event
 from ..config import RunConfig
 from ..policies import Policy
 from .acting import CollectorCheck, PoolCheck
@@ -44,21 +45,25 @@ def check(
         WatchdogCheck(scene),
         EndsCheck(scene),
     )
-    asked = {
+    asked: dict[type[Event], list[Callable[[Record], None]]] = {
         event: [part.before for part in parts if event in part.decides]
         for event in {event for part in parts for event in part.decides}
     }
-    folded = [part.after for part in parts]
-    fold, take = scene.past.apply, scene.ahead.take
+    fold, take, peek = scene.past.apply, scene.ahead.take, scene.ahead.peek
+    after = {part.actor: part.after for part in parts if part.actor}
+    always = [part.after for part in parts if not part.actor]
     try:
-        for after in folded:
-            after()
-        while (record := take()) is not None:
-            for before in asked.get(type(record.event), ()):
-                before(record)
+        while True:
+            for look in always:
+                look()
+            record = peek()
+            if record is None:
+                return scene.agreement()
+            if record.actor in after:
+                after[record.actor]()
+            take()
+            for compare in asked.get(type(record.event), ()):
+                compare(record)
             fold(record)
-            for after in folded:
-                after()
     except Diverged as diverged:
         return diverged.divergence
-    return scene.agreement()

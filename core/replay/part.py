@@ -10,9 +10,11 @@ from .scene import Scene
 
 
 class Part:
-    """Asked before each event that it `decides`, and after each event whatever it is."""
+    """Asked before each event that it `decides`, and after each event that one of its `actor` follows."""
 
     decides: ClassVar[tuple[type[Event], ...]] = ()
+    actor: ClassVar[str] = ""
+    """Empty: asked after each event."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from ...events.types import Event
 
-
 DECISIONS = (
     "batch_taken",
     "blocked",

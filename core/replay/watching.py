@@ -32,6 +32,8 @@ class WatchdogCheck(Part):
         self._told: Sequence[Stall] = ()
         self._told_to = -1  # seq of the newest event of the report
 
+    actor = "watchdog"  # nothing is to be compared ahead
+
     def before(self, record: Record) -> None:
         """Compare a report, or the end of a stall."""
         event = record.event
@@ -39,18 +41,19 @@ class WatchdogCheck(Part):
             self._detected(record, event)
         elif type(event) is StallCleared:
             self._report(record)
-            standing = next(
-                (one for one in self.scene.past.watch.standing.values() if one.number == event.stall), None
-            )
-            if standing is not None:
-                by = {"stall": event.stall, "by": standing.ended_by}
-                self.scene.one(
-                    record, Decided("stall_cleared", {"stall": event.stall, "by": event.by}),
-                    Decided("stall_cleared", by),
-                )  # fmt: skip
-                del self.scene.past.watch.standing[standing.stall.key]
+            self._cleared(record, event)
         elif type(event) is InvariantBroken:
             self._broken(record, event)
+
+    def _cleared(self, record: Record, event: StallCleared) -> None:
+        reported = self.scene.past.watch.standing
+        standing = next((one for one in reported.values() if one.number == event.stall), None)
+        if standing is None:
+            return  # its report was not compared
+        recorded = Decided("stall_cleared", {"stall": event.stall, "by": event.by})
+        produced = Decided("stall_cleared", {"stall": event.stall, "by": standing.ended_by})
+        self.scene.one(record, recorded, produced)
+        del reported[standing.stall.key]
 
     def _detected(self, record: Record, event: StallDetected) -> None:
         self._report(record)
@@ -87,13 +90,11 @@ class WatchdogCheck(Part):
 
     def _broken(self, record: Record, event: InvariantBroken) -> None:
         fields = {"law": event.law, "broken_by": event.broken_by, "expected": event.expected, "found": event.found}
-        breach = next(
-            (one for one in self.scene.past.ledger.breaches if one.law == event.law), None
-        )
-        produced = breach and Decided(
-            "invariant_broken",
-            {"law": breach.law, "broken_by": breach.seq, "expected": breach.expected, "found": breach.found},
-        )
+        breach = next((one for one in self.scene.past.ledger.breaches if one.law == event.law), None)
+        produced = None
+        if breach is not None:
+            law = {"law": breach.law, "broken_by": breach.seq, "expected": breach.expected, "found": breach.found}
+            produced = Decided("invariant_broken", law)
         self.scene.one(record, Decided("invariant_broken", fields), produced)
 
 
