@@ -114,7 +114,7 @@ class EndsCheck(Part):
         trainer.decide(self.view, self.scene.config, self.scene.policy)
 
     def _failed(self, record: Record, event: RunFailed) -> None:
-        if event.error not in DECIDED:
+        if event.error not in DECIDED or (event.error == "no_engine_left" and self.scene.engines < 0):
             return
         if event.failed_actor == "trainer":
             self._note("trainer", self._decide)
@@ -129,11 +129,11 @@ class EndsCheck(Part):
             self.scene.one(record, recorded, recorded)
 
     def _resumed(self, record: Record, event: RunResumed) -> None:
-        def of_opening(more: Record) -> bool:
-            return more.actor == "run" and more.cause == record.seq
+        def of_opening(other: Record) -> bool:
+            return other.actor == "run" and other.cause == record.seq
 
-        opening = [record, *self.scene.ahead.batch(0, of_opening)]
-        opening = [one for one in opening if type(one.event) is not LogTailCut]
+        more = self.scene.ahead.batch(0, of_opening)
+        opening = [record, *(one for one in more if type(one.event) is not LogTailCut)]
         facts = {"code_version": event.code_version, "host": event.host, "pid": event.pid}
         bad = self._unreadable(opening)
         try:
@@ -146,7 +146,7 @@ class EndsCheck(Part):
         except NotResumable as error:
             self.scene.batch(opening, Raised("not_resumable", str(error)), cut_off=False)
         else:
-            self.scene.batch(opening, produced, cut_off=self.scene.ahead.peek(len(opening)) is None)
+            self.scene.batch(opening, produced, cut_off=self.scene.cut_off(len(more)))
 
     def _unreadable(self, opening: list[Record]) -> set[PayloadRef]:
         """Return the payloads that only groups have which were given up as unreadable."""

@@ -13,15 +13,16 @@ from .part import Part
 from .scene import Scene
 from .verdict import Decided
 
-DURATION = re.compile(r"[\d.]+(?:e[+-]?\d+)? s\b")
+TIMED = re.compile(r"[\d.]+(?:e[+-]?\d+)? s\b|, and \d+ more")
+"""What a moment changes in a link: how long something takes, and how much else takes long."""
 
 
 class WatchdogCheck(Part):
     """Every stall that was reported holds in the state of the report, and every end of one is at the event named.
 
-    The report's own look at the clock is a moment before the time of its event, so durations in the text may be
-    rounded otherwise and are not compared, except in a deadlock, which has none. What holds at a time holds after
-    it too, as long as nothing happens. That a stall was *not* reported is not noticed: the watchdog may not have
+    The report's own look at the clock is a moment before the time of its event, so durations and counts of what is
+    late are not compared, except in a deadlock, which has none. What holds at a time holds after it too, as long as
+    nothing happens. That a stall was *not* reported is not noticed: the watchdog may not have
     had its turn.
     """
 
@@ -99,5 +100,5 @@ class WatchdogCheck(Part):
 
 
 def _report_of(kind: str, chain: Sequence[str]) -> Decided:
-    links = list(chain) if kind == "deadlock" else [DURATION.sub("_ s", link) for link in chain]
+    links = list(chain) if kind == "deadlock" else [TIMED.sub("_", link) for link in chain]
     return Decided("stall_detected", {"stall_kind": kind, "chain": links})
