@@ -17,6 +17,7 @@ from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failu
 from .fork_command import fork_command
 from .frontier_command import frontier_command
 from .log_command import log_command
+from .replay_command import replay_command
 from .run_command import run_command
 from .show_command import show_command
 from .simulate_command import simulate_command
@@ -36,6 +37,7 @@ Look at a run, going on or ended:
   eventrain show RUN 57/3           one trajectory
   eventrain stalls RUN              when it stood still, and why
   eventrain frontier RUN            what other policies would make of it
+  eventrain replay RUN --check      whether this version would decide the same
 \b
 Look after its log, or go another way from a checkpoint:
   eventrain log verify RUN          check it, with its payloads and checkpoints
@@ -99,6 +101,7 @@ for _command in (
     show_command,
     stalls_command,
     frontier_command,
+    replay_command,
     simulate_command,
     log_command,
     fork_command,
