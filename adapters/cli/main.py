@@ -15,6 +15,7 @@ from .demo_command import demo_command
 from .events_command import events_command
 from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure
 from .frontier_command import frontier_command
+from .replay_command import replay_command
 from .run_command import run_command
 from .show_command import show_command
 from .simulate_command import simulate_command
@@ -32,6 +33,7 @@ Look at a run, going on or ended:
   eventrain status RUN              where it stands
   eventrain events RUN --follow     what happens
   eventrain show RUN 57/3           one trajectory
+  eventrain replay RUN --at step:9  how it stood at any point
   eventrain stalls RUN              when it stood still, and why
   eventrain frontier RUN            what other policies would make of it
 \b
@@ -90,6 +92,7 @@ for _command in (
     status_command,
     events_command,
     show_command,
+    replay_command,
     stalls_command,
     frontier_command,
     simulate_command,
