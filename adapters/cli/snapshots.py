@@ -2,8 +2,8 @@
 
 They are a cache and nothing else: whatever cannot be read, is another version's, or does not fit the log is left
 out, and the fold starts over. A state says what a run did and must be believed without a look at the log before it, so
-it is read only from files that belong to the user and that nobody else may write, with a digest over every byte. Nothing
-of it lies in the folder of a run, which may be somebody else's; and it is no pickle, so reading it executes nothing.
+it is read only from files that belong to the user and that nobody else may write, with a digest over every byte.
+Nothing of it lies in the folder of a run, which may be somebody else's; and it is no pickle: reading it runs nothing.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Snapshots:
         self._last = last.seq
         if self._folder is None:
             return
-        body = encode_state((facts, mark, record_digest(last)))
-        with suppress(OSError):
+        with suppress(OSError, OverflowError):
+            body = encode_state((facts, mark, record_digest(last)))
             self._written = True
             place = self._folder / f"{last.seq:015d}-{facts.newest_ts}{_SUFFIX}"
             beside = place.with_name(f".{place.name}.{os.getpid()}")

@@ -16,7 +16,17 @@ import msgspec
 from pydantic import BaseModel
 
 from ...core import projections
-from ...core.projections import engines, groups, movement, outstanding, pace, progress, prompts, trainer, waits
+from ...core.projections import (
+    engines,
+    groups,
+    movement,
+    outstanding,
+    pace,
+    progress,
+    prompts,
+    trainer,
+    waits,
+)
 from ...events import reader, types
 from . import run_facts
 
@@ -113,7 +123,7 @@ def _names() -> dict[type[Any], str]:
 
 
 @cache
-def _parts(cls: type[Any]) -> tuple[str, ...]:
+def _parts(cls: Any) -> tuple[str, ...]:
     """Return the fields that make up an object of `cls`; none if it is no class of ours that holds data."""
     if is_dataclass(cls):
         return tuple(part.name for part in fields(cls))

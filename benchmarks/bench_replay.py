@@ -1,0 +1,134 @@
+"""How fast the past of a run comes back: folding a log, and the state near the end of a long one.
+
+The log is that of a simulated run, written by the shipped log writer. Folding reads sealed segments, validates every
+event and folds it into all projections; beside it the same log decoded and neither validated nor folded. A look at a
+point near the end is a process of its own, `eventrain replay RUN --at SEQ --json`: seconds from its start to its end,
+and the most memory that it held. The first one folds the whole log and leaves snapshots, the second one begins at
+the nearest::
+
+    python benchmarks/bench_replay.py [--quick] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from _simulated_log import write_log
+
+from eventrain.core.projections import View
+from eventrain.events import LogReader
+
+
+@dataclass(frozen=True)
+class Log:
+    """The log that every row is about."""
+
+    run: Path
+    cache: Path
+    """Where the processes that look at it keep their snapshots."""
+    last_seq: int
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    value: str
+    target: str = ""
+    beside: str = ""
+
+
+def folding(log: Log) -> Iterator[Row]:
+    """Yield the rows about reading it all."""
+    reader, count = LogReader(log.run / "events"), log.last_seq + 1
+    start = time.perf_counter()
+    assert sum(1 for _ in reader.raw()) == count
+    raw_s = time.perf_counter() - start
+    view = View()
+    start = time.perf_counter()
+    for record in reader.records():
+        view.apply(record)
+    folded_s = time.perf_counter() - start
+    assert view.last_seq == log.last_seq
+    rate, raw_rate = count / folded_s, count / raw_s
+    yield Row("read, validate, fold: events/s", f"{rate:,.0f}", ">= 120,000", f"{rate / raw_rate:.2f} of raw")
+    yield Row("  read raw, not validated, not folded", f"{raw_rate:,.0f}")
+
+
+def looking(log: Log) -> Iterator[Row]:
+    """Yield the rows about one state near the end."""
+    near = log.last_seq - 1234
+    first_s, first_bytes, said = look(log, "--at", str(near))
+    second_s, second_bytes, again = look(log, "--at", str(near))
+    assert said == again
+    other_s, other_bytes, _ = look(log, "--at", str(near - 4000))
+    step_s, step_bytes, _ = look(log, "--at", f"step:{json.loads(said)['step'] - 2}")
+    snapshots = sum(path.stat().st_size for path in log.cache.rglob("*.snapshot"))
+    yield Row("--at near the end, first time: s", f"{first_s:.2f}", "", memory(first_bytes))
+    yield Row("  the same again: s", f"{second_s:.2f}", "< 1", memory(second_bytes))
+    yield Row("  4,000 events before: s", f"{other_s:.2f}", "< 1", memory(other_bytes))
+    yield Row("  a step near the end: s", f"{step_s:.2f}", "< 1", memory(step_bytes))
+    yield Row("  peak memory of all four: MB", f"{max(first_bytes, second_bytes, other_bytes, step_bytes) / 1e6:.0f}", "< 300")
+    yield Row("  snapshots on disk: MB", f"{snapshots / 1e6:.1f}")
+    bare_s, bare_bytes, _ = look(log, "--help")
+    yield Row("  beside it: `eventrain replay --help`: s", f"{bare_s:.2f}", "", memory(bare_bytes))
+
+
+SECTIONS: tuple[Callable[[Log], Iterator[Row]], ...] = (folding, looking)
+"""Each yields its rows; a new one goes here."""
+
+
+def look(log: Log, *arguments: str) -> tuple[float, int, str]:
+    """Return the seconds and the most memory in bytes of one `eventrain replay`, and what it printed."""
+    command = [sys.executable, "-m", "eventrain.adapters.cli", "replay", str(log.run), *arguments]
+    if arguments[0] == "--at":
+        command.append("--json")
+    start = time.perf_counter()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, env={**os.environ, "XDG_CACHE_HOME": str(log.cache)})
+        _, status, usage = os.wait4(process.pid, 0)
+        spent_s = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0, command
+        output.seek(0)
+        said = output.read().decode()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return spent_s, usage.ru_maxrss * unit, said
+
+
+def memory(size_bytes: int) -> str:
+    """Return what is said of a process's memory."""
+    return f"{size_bytes / 1e6:.0f} MB at most"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="Fold a long log, and look at a point near its end.")
+    parser.add_argument("--quick", action="store_true", help="about 100,000 events instead of 1,000,000")
+    parser.add_argument("--folder", help="where to write; default: the system's temporary folder")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        run, cache = Path(name) / "run", Path(name) / "cache"
+        log = Log(run, cache, write_log(run, 100_000 if arguments.quick else 1_000_000))
+        size = sum(path.stat().st_size for path in (run / "events").iterdir())
+        print(f"a simulated run of {log.last_seq + 1:,} events, {size / 1e6:.0f} MB; "
+              f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}\n")  # fmt: skip
+        print(f"{'':42} {'measured':>12}  {'target':12} beside")
+        for section in SECTIONS:
+            for row in section(log):
+                print(f"{row.name:42} {row.value:>12}  {row.target:12} {row.beside}".rstrip(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
