@@ -49,6 +49,18 @@ class Row(NamedTuple):
     beside: str = ""
 
 
+class Look(NamedTuple):
+    """What one process took, and what it printed."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.cpu_s:.2f} s of CPU, {self.peak_bytes / 1e6:.0f} MB at most"
+
+
 def folding(log: Log) -> Iterator[Row]:
     """Yield the rows about reading it all."""
     reader, count = LogReader(log.run / "events"), log.last_seq + 1
@@ -69,28 +81,29 @@ def folding(log: Log) -> Iterator[Row]:
 def looking(log: Log) -> Iterator[Row]:
     """Yield the rows about one state near the end."""
     near = log.last_seq - 1234
-    first_s, first_bytes, said = look(log, "--at", str(near))
-    second_s, second_bytes, again = look(log, "--at", str(near))
-    assert said == again
-    other_s, other_bytes, _ = look(log, "--at", str(near - 4000))
-    step_s, step_bytes, _ = look(log, "--at", f"step:{json.loads(said)['step'] - 2}")
-    snapshots = sum(path.stat().st_size for path in log.cache.rglob("*.snapshot"))
-    yield Row("--at near the end, first time: s", f"{first_s:.2f}", "", memory(first_bytes))
-    yield Row("  the same again: s", f"{second_s:.2f}", "< 1", memory(second_bytes))
-    yield Row("  4,000 events before: s", f"{other_s:.2f}", "< 1", memory(other_bytes))
-    yield Row("  a step near the end: s", f"{step_s:.2f}", "< 1", memory(step_bytes))
-    yield Row("  peak memory of all four: MB", f"{max(first_bytes, second_bytes, other_bytes, step_bytes) / 1e6:.0f}", "< 300")
-    yield Row("  snapshots on disk: MB", f"{snapshots / 1e6:.1f}")
-    bare_s, bare_bytes, _ = look(log, "--help")
-    yield Row("  beside it: `eventrain replay --help`: s", f"{bare_s:.2f}", "", memory(bare_bytes))
+    first = look(log, "--at", str(near))
+    second = look(log, "--at", str(near))
+    assert first.said == second.said
+    before = look(log, "--at", str(near - 4000))
+    step = look(log, "--at", f"step:{json.loads(first.said)['step'] - 2}")
+    looks = (first, second, before, step)
+    yield Row("--at near the end, first time: s", f"{first.wall_s:.2f}", "", str(first))
+    yield Row("  the same again: s", f"{second.wall_s:.2f}", "< 1", str(second))
+    yield Row("  4,000 events before: s", f"{before.wall_s:.2f}", "< 1", str(before))
+    yield Row("  a step near the end: s", f"{step.wall_s:.2f}", "< 1", str(step))
+    yield Row("  peak memory of all four: MB", f"{max(one.peak_bytes for one in looks) / 1e6:.0f}", "< 300")
+    snapshots = [path.stat().st_size for path in log.cache.rglob("*.snapshot")]
+    yield Row("  snapshots on disk: MB", f"{sum(snapshots) / 1e6:.1f}", "", f"{len(snapshots)} of them")
+    bare = look(log, "--help")
+    yield Row("  `eventrain replay --help`: s", f"{bare.wall_s:.2f}", "", str(bare))
 
 
 SECTIONS: tuple[Callable[[Log], Iterator[Row]], ...] = (folding, looking)
 """Each yields its rows; a new one goes here."""
 
 
-def look(log: Log, *arguments: str) -> tuple[float, int, str]:
-    """Return the seconds and the most memory in bytes of one `eventrain replay`, and what it printed."""
+def look(log: Log, *arguments: str) -> Look:
+    """Return what one `eventrain replay` took and printed."""
     command = [sys.executable, "-m", "eventrain.adapters.cli", "replay", str(log.run), *arguments]
     if arguments[0] == "--at":
         command.append("--json")
@@ -98,18 +111,13 @@ def look(log: Log, *arguments: str) -> tuple[float, int, str]:
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, stdout=output, env={**os.environ, "XDG_CACHE_HOME": str(log.cache)})
         _, status, usage = os.wait4(process.pid, 0)
-        spent_s = time.perf_counter() - start
+        wall_s = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0, command
         output.seek(0)
         said = output.read().decode()
     unit = 1 if sys.platform == "darwin" else 1024
-    return spent_s, usage.ru_maxrss * unit, said
-
-
-def memory(size_bytes: int) -> str:
-    """Return what is said of a process's memory."""
-    return f"{size_bytes / 1e6:.0f} MB at most"
+    return Look(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit, said)
 
 
 def main() -> None:

@@ -125,6 +125,14 @@ class Diff:
         return {name: each for name, each in spent.items() if each > 1e-9}
 
     @property
+    def down_s(self) -> float:
+        """Return the seconds between the two points in which no process ran: from its death to the resume."""
+        if self.b.resumed == self.a.resumed or self.b.ended:
+            return 0.0
+        ends = [moment.last.ts + moment.facts.later_ns for moment in (self.before, self.after)]
+        return max(0.0, (ends[1] - ends[0]) / 1e9 - sum(self.phase_s.values()))
+
+    @property
     def engines(self) -> list[tuple[str, str, str]]:
         """Return each engine that changed, with its state at both points in words."""
         first, second = _engines(self.a), _engines(self.b)
@@ -174,6 +182,7 @@ def diff_table(diff: Diff) -> dict[str, Any]:
         "counters": {name: list(pair) for name, pair in diff.counters.items()},
         "phase": [diff.a.view.trainer.phase, diff.b.view.trainer.phase],
         "phase_s": {name: round(spent, 3) for name, spent in diff.phase_s.items()},
+        "down_s": round(diff.down_s, 3),
         "came": [{"group": g.group, "target": g.target, "state": g.state} for g in diff.came],
         "moved": [
             {
@@ -203,6 +212,7 @@ def diff_lines(diff: Diff) -> list[str]:
     spent = sorted(diff.phase_s.items(), key=lambda item: -item[1])
     sections = [
         ("phases", [f"{name} {seconds(each)}" for name, each in spent]),
+        ("no process ran for", [seconds(diff.down_s)] if diff.down_s > 1e-3 else []),
         ("groups that came", [_group_text(group) for group in diff.came]),
         ("groups that moved", [_move_text(old, new) for old, new in diff.moved]),
         ("groups that went", [f"group {g.group}, for step {g.target}: {how}" for g, how in diff.went]),

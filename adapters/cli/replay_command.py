@@ -11,7 +11,6 @@ import click
 
 from .debug_option import debug_option
 from .failures import EXIT_FAILED, BadInput
-from .following import follow_lines, follow_on_terminal, on_terminal
 from .moment_diff import Diff, diff_lines, diff_table
 from .moment_report import moment_lines, moment_table
 from .opening import open_run
@@ -101,6 +100,8 @@ def _show_diff(timeline: Timeline, points: tuple[Point, Point], as_json: bool) -
 
 
 def _follow(timeline: Timeline, at: Point, speed: float | None) -> None:
+    from .following import follow_lines, follow_on_terminal, on_terminal
+
     if on_terminal():
         follow_on_terminal(timeline, at, speed)
         return
