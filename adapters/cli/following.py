@@ -95,10 +95,13 @@ def follow_lines(timeline: Timeline, at: Point, speed: float | None) -> Iterator
 def follow_on_terminal(timeline: Timeline, at: Point, speed: float | None) -> None:
     """Show the state at the point and let the keys move it, until one of them quits."""
     walk = Walk(timeline, at)
-    with Keys() as keys, Console(highlight=False).screen() as screen:
+    console = Console(highlight=False)
+    with Keys() as keys, console.screen() as screen:
         playing = speed
         while True:
-            screen.update(Text.from_ansi("\n".join([*walk.lines(), "", _footer(playing, walk.note)])))
+            shown = walk.lines()[: max(1, console.height - 2)]
+            text = "\n".join([*shown, "", _footer(playing, walk.note)])
+            screen.update(Text.from_ansi(text, no_wrap=True, overflow="ellipsis"))
             key = keys.read(walk.seconds_ahead() / playing if playing else None)
             if key == "quit":
                 return

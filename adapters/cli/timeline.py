@@ -62,7 +62,7 @@ class Timeline:
         """
         match point:
             case Seq(seq):
-                return self._covered(point, self._fold(seq, lambda record: record.seq > seq), seq)
+                return self._covered(point, self._fold(seq, lambda _: False), seq)
             case Step(step):
                 return self.moment(Seq(self._seq_of_step(step)))
             case Time():
@@ -139,16 +139,18 @@ class Timeline:
         behind: Callable[[Record], bool],
         until_ts: int | None = None,
     ) -> Moment:
-        """Fold up to the first record that lies `behind` the point, from the newest snapshot before it."""
+        """Fold up to and with seq `upto`, or up to the first record `behind` the point, from the nearest snapshot."""
         for snapshot in self._snapshots.newest_first(upto, until_ts):
-            moment = self._folded(behind, snapshot)
+            moment = self._folded(upto, behind, snapshot)
             if moment is not None:
                 return moment
-        moment = self._folded(behind, None)
+        moment = self._folded(upto, behind, None)
         assert moment is not None
         return moment
 
-    def _folded(self, behind: Callable[[Record], bool], snapshot: Snapshot | None) -> Moment | None:
+    def _folded(
+        self, upto: int | None, behind: Callable[[Record], bool], snapshot: Snapshot | None
+    ) -> Moment | None:
         """Fold on from `snapshot`; return None if the log does not lead to it, or not any more."""
         facts = RunFacts() if snapshot is None else snapshot.facts
         moment: Moment | None = None
@@ -164,11 +166,13 @@ class Timeline:
                         elif not snapshot.fits(record):
                             return None
                         moment = Moment(facts, record, mark)
-                        continue
-                    if behind(record):
+                    elif behind(record):
                         return self._keep(moment)
-                    facts.apply(record)
-                    moment.last, moment.mark = record, mark
+                    else:
+                        facts.apply(record)
+                        moment.last, moment.mark = record, mark
+                    if record.seq == upto:
+                        return self._keep(moment)
                     if self._snapshots.due(record.seq):
                         self._snapshots.save(facts, mark, record)
         except (LogDamaged, LogTooNew) as error:
