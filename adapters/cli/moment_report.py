@@ -249,9 +249,14 @@ def _troubles(facts: RunFacts) -> list[tuple[str, str]]:
     quarantined = facts.view.prompts.quarantined
     texts = [f"item {item}: {why}" for item, why in islice(quarantined.items(), QUARANTINE_MAX)]
     rows = _labelled("quarantine", [*texts, _more(len(quarantined) - QUARANTINE_MAX)])
+    now = chain(facts)
     for number, stall in facts.stalls.items():
-        kind = click.style(stall.stall_kind, fg="red", bold=True)
-        rows.append(("stall", f"{kind}, told at seq {facts.stall_seqs[number]}: {_linked(stall.chain)}"))
+        text = f"{click.style(stall.stall_kind, fg='red', bold=True)}, told at seq {facts.stall_seqs[number]}"
+        if stall.first_cause is not None:
+            text += f"; first cause: seq {stall.first_cause}"
+        if list(stall.chain) != now:
+            text += f"; {_linked(stall.chain)}"
+        rows.append(("stall", text))
     return rows
 
 

@@ -181,7 +181,8 @@ def test_a_stalled_run_shows_why_at_the_time_of_the_stall(tmp_path: Path, stalle
     assert "trainer for buffer_ready: needs step 3: 4 groups, has 3 buffered, 1 in flight (4:49)" in text
     assert re.search(r"^quarantine +item 13: the prompt has 4,000 tokens", text, re.MULTILINE)
     chain = "trainer waits buffer_ready(3) <- target 3 short by 1 <- prompt 13 failed, permanent: prompt too long"
-    assert re.search(rf"^stall +deadlock, told at seq 979: {re.escape(chain)}", text, re.MULTILINE)
+    assert re.search(rf"^chain +{re.escape(chain)}", text, re.MULTILINE)
+    assert re.search(r"^stall +deadlock, told at seq 979; first cause: seq 976$", text, re.MULTILINE)
 
 
 def test_what_is_outstanding_has_its_age_and_deadline_oldest_first(tmp_path: Path, stalled, command) -> None:
