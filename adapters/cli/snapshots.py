@@ -78,8 +78,8 @@ class Snapshots:
             identity = blake2b(header, digest_size=16)
             identity.update(record_digest(first) + code_digest())
             return cls(_private(cache / identity.hexdigest()))
-        except OSError:
-            return cls(None)  # a home that cannot be written: every fold begins at the beginning
+        except (OSError, RuntimeError):
+            return cls(None)  # no home, or one that cannot be written: every fold begins at the beginning
 
     def begin(self, seq: int) -> None:
         """Take note that a fold goes on from `seq`; -1 is the beginning."""

@@ -65,7 +65,7 @@ def decode_state(data: bytes) -> Any:
 
 
 def _tree(value: Any) -> Any:
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _ATOMS:
         return value
     if kind in (dict, Counter):
@@ -86,7 +86,7 @@ def _value(tree: Any) -> Any:
     make = _MAKERS.get(tree[0])
     if make is not None:
         return make(tree)
-    cls = _classes()[tree[0]]
+    cls: Any = _classes()[tree[0]]
     values = dict(zip(_parts(cls), map(_value, tree[1:]), strict=True))
     return cls.model_validate(values) if issubclass(cls, BaseModel) else cls(**values)
 

@@ -46,14 +46,14 @@ class Moment:
 class Timeline:
     """The log of one run, to be looked at in any order."""
 
-    def __init__(self, folder: RunFolder, *, use_snapshots: bool = True) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         self.path: Path = folder.path
         self.reader: LogReader = reader_of(folder)
         self.first = first_record(self.reader.records(), self.path)
         if not isinstance(self.first.event, RunStarted):
             raise BadInput([f"{self.path}: the log does not begin with run_started: it is no whole run"])
         self._marks: list[Mark] = []
-        self._snapshots = Snapshots.of(folder.events, self.first) if use_snapshots else Snapshots(None)
+        self._snapshots = Snapshots.of(folder.events, self.first)
 
     def moment(self, point: Point) -> Moment:
         """Return the state at `point`.
