@@ -45,6 +45,15 @@ class TornTail(NamedTuple):
     """File beside the segment that keeps the bytes, once they are cut."""
 
 
+class Mark(NamedTuple):
+    """Where a frame lies. A reading that was there once can begin there again, without what lies before."""
+
+    segment: int
+    offset: int
+    first_seq: int
+    """Seq of the frame's first record."""
+
+
 class LogReader:
     """Reads the segments in `folder` (the run's ``events/``). Each iteration starts a reading of its own."""
 
@@ -60,6 +69,17 @@ class LogReader:
         place = _Place(self.folder, from_seq)
         for frame in place.frames():
             yield from frame.records()
+
+    def frames(self, from_seq: int = 0, mark: Mark | None = None) -> Iterator[tuple[Mark, Iterator[Record]]]:
+        """Yield, frame by frame, where it lies and its records from `from_seq` on; as `records` in all else.
+
+        With `mark`, which an earlier reading of this log yielded, nothing before that place is read or checked.
+        """
+        place = _Place(self.folder, from_seq)
+        if mark is not None:
+            place.jump(mark)
+        for frame in place.frames():
+            yield Mark(frame.number, frame.offset, frame.first_seq), frame.records()
 
     def raw(self, from_seq: int = 0) -> Iterator[dict[str, Any]]:
         """Yield all lines from `from_seq` on as they stand in the file: neither upcast nor validated."""
@@ -140,7 +160,8 @@ def _keep(path: Path, offset: int) -> Path:
 class _Frame(NamedTuple):
     """The lines of one frame, and where they are from."""
 
-    segment: str
+    number: int
+    """Of its segment."""
     offset: int
     lines: list[bytes]
     first_seq: int
@@ -187,7 +208,7 @@ class _Frame(NamedTuple):
         return self._damaged(expected, f"seq {found} follows seq {expected - 1}")
 
     def _damaged(self, expected: int, reason: str) -> LogDamaged:
-        return LogDamaged(self.segment, self.offset, expected - 1, reason)
+        return LogDamaged(segment_name(self.number), self.offset, expected - 1, reason)
 
 
 class _Place:
@@ -202,6 +223,12 @@ class _Place:
         self._next_seq = 0
         self._epoch = 0
         self._run: str | None = None
+
+    def jump(self, mark: Mark) -> None:
+        """Stand where `mark` says, before the first look."""
+        if self._folder.is_dir():
+            self._check_numbers(segment_numbers(self._folder))
+        self._number, self._offset, self._next_seq = mark
 
     def frames(self) -> Iterator[_Frame]:
         """Yield all whole frames of records that are there now, from this place on; skip what lies before."""
@@ -277,7 +304,7 @@ class _Place:
         if not content.endswith(b"\n"):
             raise LogDamaged(name, begin, self._next_seq - 1, "a frame that ends within a line")
         lines = content[:-1].split(b"\n")
-        frame = _Frame(name, begin, lines, self._next_seq, self._from_seq or 0)
+        frame = _Frame(self._number, begin, lines, self._next_seq, self._from_seq or 0)
         frame.check_ends()
         self._next_seq += len(lines)
         return frame if self._from_seq is not None and self._next_seq > self._from_seq else None

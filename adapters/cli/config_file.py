@@ -45,7 +45,7 @@ def changed_config(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     table = config.model_dump(mode="json")
     changes = [parse_override(text) for text in overrides]
     for keys, value in changes:
-        _put(table, keys, value)
+        put(table, keys, value)
     return validate(table, config.run.name, overridden=[".".join(keys) for keys, _ in changes])
 
 

@@ -35,6 +35,7 @@ Look at a run, going on or ended:
   eventrain status RUN              where it stands
   eventrain events RUN --follow     what happens
   eventrain show RUN 57/3           one trajectory
+  eventrain replay RUN --at step:9  how it stood at any point
   eventrain stalls RUN              when it stood still, and why
   eventrain frontier RUN            what other policies would make of it
   eventrain replay RUN --check      whether this version would decide the same
@@ -99,9 +100,9 @@ for _command in (
     status_command,
     events_command,
     show_command,
+    replay_command,
     stalls_command,
     frontier_command,
-    replay_command,
     simulate_command,
     log_command,
     fork_command,

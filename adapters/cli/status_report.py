@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -14,45 +13,24 @@ from typing import Any, Literal
 import click
 
 from ...core.config import RunConfig
-from ...core.projections import View
 from ...core.projections.accounting import Ledger
 from ...events.record import Record
-from ...events.types import (
-    CheckpointCommitted,
-    CheckpointFailed,
-    DeadlineExpired,
-    InvariantBroken,
-    RunFailed,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-    StallCleared,
-    StallDetected,
-)
+from ...events.types import CheckpointFailed, DeadlineExpired, InvariantBroken, RunFailed, RunFinished
 from .failures import BadInput
 from .quantities import bar, number, seconds, size, sparkline, table
+from .run_facts import RunFacts, utc_text
 
 Life = Literal["running", "completed", "interrupted", "data_exhausted", "failed", "gone"]
 
 
 @dataclass
-class RunStatus:
+class RunStatus(RunFacts):
     """Everything that is said of a run. `now_ts` is the time at which it is said, UTC nanoseconds."""
 
-    path: Path
-    now_ts: int
-    view: View = field(default_factory=View)
-    started: RunStarted | None = None
-    started_ts: int = 0
-    ended: RunFinished | RunFailed | None = None
-    host: str = ""
-    pid: int = 0
-    resumed: int = 0
-    forked_from: str = ""
-    checkpoint: CheckpointCommitted | None = None
+    path: Path = field(kw_only=True)
+    now_ts: int = field(kw_only=True)
     expired: Counter[str] = field(default_factory=Counter)
     broken: list[InvariantBroken] = field(default_factory=list)
-    stalls: dict[int, StallDetected] = field(default_factory=dict)
     checkpoints_failed: int = 0
     alive: bool = False
     ledger: Ledger = field(default_factory=Ledger)
@@ -65,7 +43,7 @@ class RunStatus:
 
         Raises `BadInput` when there are no records.
         """
-        status = cls(path, time.time_ns() if now_ts is None else now_ts)
+        status = cls(path=path, now_ts=time.time_ns() if now_ts is None else now_ts)
         for record in records:
             status.apply(record)
         if status.started is None:
@@ -75,36 +53,15 @@ class RunStatus:
 
     def apply(self, record: Record) -> None:
         """Fold one record."""
-        self.view.apply(record)
+        super().apply(record)
         self.ledger.apply(record)
         match record.event:
-            case RunStarted() as event:
-                self.started, self.started_ts = event, record.ts
-                self.host, self.pid = event.host, event.pid
-            case RunResumed() as event:
-                self.ended = None
-                self.host, self.pid = event.host or self.host, event.pid or self.pid
-                if event.config is not None and self.started is not None:
-                    name = event.config["run"]["name"]
-                    self.started = self.started.model_copy(update={"config": event.config, "run": name})
-                self.forked_from = event.forked_from or self.forked_from
-                self.resumed += not event.forked_from
-                self.stalls.clear()
-            case RunFinished() | RunFailed() as event:
-                self.ended = event
-                self.stalls.clear()
-            case CheckpointCommitted() as event:
-                self.checkpoint = event
             case CheckpointFailed():
                 self.checkpoints_failed += 1
             case DeadlineExpired() as event:
                 self.expired[event.effect] += 1
             case InvariantBroken() as event:
                 self.broken.append(event)
-            case StallDetected() as event:
-                self.stalls[event.stall] = event
-            case StallCleared() as event:
-                self.stalls.pop(event.stall, None)
 
     @property
     def life(self) -> Life:
@@ -161,27 +118,8 @@ def status_table(status: RunStatus) -> dict[str, Any]:
         "trajectories_failed": dict(view.groups.trajectories_failed),
         "trajectories_dropped": view.groups.trajectories_dropped,
         "prompts_quarantined": len(view.prompts.quarantined),
-        "engines": [
-            {
-                "name": engine.name,
-                "state": engine.state,
-                "version": engine.version,
-                "in_flight": engine.in_flight,
-                "slots": engine.slots,
-                "restarts": engine.restarts,
-            }
-            for engine in view.engines.by_name.values()
-        ],
-        "waits": [
-            {
-                "waiter": wait.waiter,
-                "edge": wait.edge,
-                "awaited": wait.awaited,
-                "present": wait.present,
-                "for_s": round((status.now_mono - wait.since_ns) / 1e9, 3),
-            }
-            for wait in view.waits.open.values()
-        ],
+        "engines": engine_table(status),
+        "waits": wait_table(status),
         "deadlines_expired": dict(status.expired),
         "stalls": [stall.sentence for stall in status.stalls.values()],
         "invariants_broken": [law for law, _, _ in status.broken_laws()],
@@ -189,8 +127,8 @@ def status_table(status: RunStatus) -> dict[str, Any]:
         "failure": status.ended.message if isinstance(status.ended, RunFailed) else None,
         "phase_s": {name: round(spent, 3) for name, spent in phases(status).items()},
         "checkpoint": status.checkpoint.path if status.checkpoint else None,
-        "started": _utc(status.started_ts),
-        "last_event": _utc(view.last_ts),
+        "started": utc_text(status.started_ts),
+        "last_event": utc_text(view.last_ts),
         "last_event_ago_s": round((status.now_ts - view.last_ts) / 1e9, 3),
         "last_seq": view.last_seq,
         "redacted": status.started is not None and status.started.redacted,
@@ -200,14 +138,43 @@ def status_table(status: RunStatus) -> dict[str, Any]:
     }
 
 
+def engine_table(facts: RunFacts) -> list[dict[str, Any]]:
+    """Return every engine as a JSON-ready table."""
+    return [
+        {
+            "name": engine.name,
+            "state": engine.state,
+            "version": engine.version,
+            "in_flight": engine.in_flight,
+            "slots": engine.slots,
+            "restarts": engine.restarts,
+        }
+        for engine in facts.view.engines.by_name.values()
+    ]
+
+
+def wait_table(facts: RunFacts) -> list[dict[str, Any]]:
+    """Return every open wait as a JSON-ready table."""
+    return [
+        {
+            "waiter": wait.waiter,
+            "edge": wait.edge,
+            "awaited": wait.awaited,
+            "present": wait.present,
+            "for_s": round((facts.now_mono - wait.since_ns) / 1e9, 3),
+        }
+        for wait in facts.view.waits.open.values()
+    ]
+
+
 def status_lines(status: RunStatus) -> list[str]:
     """Return the facts as lines for a person, styled for a terminal."""
     rows = [
         *_when(status),
         *_trained(status),
         *_groups(status),
-        *_engines(status),
-        *_waits(status),
+        *engine_rows(status),
+        *wait_rows(status),
         *_troubles(status),
     ]
     width = max(len(label) for label, _ in rows)
@@ -255,8 +222,8 @@ def _when(status: RunStatus) -> list[tuple[str, str]]:
     ago = seconds(max(0, status.now_ts - view.last_ts) / 1e9)
     rows = [
         ("folder", str(status.path)),
-        ("started", f"{_utc(status.started_ts)} on {status.host}, pid {status.pid}"),
-        ("last event", f"{_utc(view.last_ts)}, {ago} ago, {ran} after the start (seq {view.last_seq})"),
+        ("started", f"{utc_text(status.started_ts)} on {status.host}, pid {status.pid}"),
+        ("last event", f"{utc_text(view.last_ts)}, {ago} ago, {ran} after the start (seq {view.last_seq})"),
     ]
     if isinstance(status.ended, RunFinished) and status.ended.reason:
         rows.append(("ended", status.ended.reason))
@@ -311,7 +278,8 @@ def _of_capacity(status: RunStatus) -> str:
     return f" (room for {scheduler.buffer_or_default})"
 
 
-def _engines(status: RunStatus) -> list[tuple[str, str]]:
+def engine_rows(status: RunFacts) -> list[tuple[str, str]]:
+    """Return a labelled row for each engine."""
     rows = []
     for engine in status.view.engines.by_name.values():
         text = f"{engine.name} {engine.state}, version {engine.version}"
@@ -326,7 +294,8 @@ def _engines(status: RunStatus) -> list[tuple[str, str]]:
     return rows
 
 
-def _waits(status: RunStatus) -> list[tuple[str, str]]:
+def wait_rows(status: RunFacts) -> list[tuple[str, str]]:
+    """Return a labelled row for each open wait: who needs what, and has what."""
     rows: list[tuple[str, str]] = []
     for wait in status.view.waits.open.values():
         since = seconds((status.now_mono - wait.since_ns) / 1e9)
@@ -365,15 +334,10 @@ def _troubles(status: RunStatus) -> list[tuple[str, str]]:
     return rows
 
 
-def phases(status: RunStatus) -> dict[str, float]:
+def phases(status: RunFacts) -> dict[str, float]:
     """Return the seconds that the trainer spent in each phase, without the time after the end."""
     return {
         phase: spent
         for phase, spent in status.view.trainer.phase_seconds(status.now_mono).items()
         if phase != "finished"
     }
-
-
-def _utc(ts_ns: int) -> str:
-    moment = datetime.datetime.fromtimestamp(ts_ns // 1_000_000_000, datetime.UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
