@@ -15,6 +15,7 @@ from .demo_command import demo_command
 from .events_command import events_command
 from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure
 from .frontier_command import frontier_command
+from .reproduce_command import reproduce_command
 from .run_command import run_command
 from .show_command import show_command
 from .simulate_command import simulate_command
@@ -34,6 +35,7 @@ Look at a run, going on or ended:
   eventrain show RUN 57/3           one trajectory
   eventrain stalls RUN              when it stood still, and why
   eventrain frontier RUN            what other policies would make of it
+  eventrain reproduce RUN           the same again in virtual time, a stall too
 \b
 Try to break it, in virtual time:
   eventrain simulate --chaos --seeds 100
@@ -92,6 +94,7 @@ for _command in (
     show_command,
     stalls_command,
     frontier_command,
+    reproduce_command,
     simulate_command,
 ):
     commands.add_command(_command)
