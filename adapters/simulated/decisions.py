@@ -6,7 +6,6 @@ with its own.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,7 +56,8 @@ COMPARED: dict[type[Event], tuple[str, ...]] = {
     RunFailed: ("failed_actor", "error"),
 }
 """The decisions, and what of each counts."""
-_SECONDS = re.compile(r"\d+(\.\d+)? s\b")
+PROVEN = ("deadlock", "silent_loss")
+"""Stalls whose whole chain counts; the others are verdicts on durations, and only their kind does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,9 @@ def decision_of(record: Record) -> Decision | None:
     if fields is None:
         return None
     if isinstance(event, StallDetected):
-        text = f"stall_detected {event.stall_kind}: {' <- '.join(event.chain)}"
-        return Decision(record.actor, _SECONDS.sub("... s", text), record.seq, record.mono, event.sentence)
+        proven = event.stall_kind in PROVEN
+        text = f"stall_detected {event.stall_kind}{': ' + ' <- '.join(event.chain) if proven else ''}"
+        return Decision(record.actor, text, record.seq, record.mono, event.sentence)
     said = " ".join(f"{name}={_said(getattr(event, name))}" for name in fields)
     return Decision(record.actor, f"{event.kind} {said}", record.seq, record.mono)  # type: ignore[attr-defined]
 
@@ -122,6 +123,10 @@ class Comparison:
     def same(self) -> int:
         """Decisions that were the recorded ones."""
         return sum(self._at.values())
+
+    def made_by(self, actor: str) -> int:
+        """Return how many of the recorded decisions `actor` has made."""
+        return self._at[actor]
 
     def apply(self, record: Record) -> None:
         """Compare, if the record is a decision."""

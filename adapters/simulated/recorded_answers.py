@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVarTuple
 
 from ...events.bus import Bus
 from ...events.record import Record
@@ -26,8 +28,12 @@ from ...events.types import (
 )
 from .decisions import Comparison
 from .recording import Answer, Key, Recording, durable_key
-from .virtual_time import VirtualClock
+from .virtual_time import VirtualClock, VirtualTimeLoop
 
+Ts = TypeVarTuple("Ts")
+
+BOUNDED = ("llm", "reset", "step", "reward", "start")
+"""Calls of which there are many at once, each asked in the task that sets its deadline."""
 SAME_S = 1e-9
 """Times that differ by less are the same: floating point."""
 
@@ -45,6 +51,26 @@ class RecordedClock(VirtualClock):
     def mono_ns(self) -> int:
         """Return monotonic nanoseconds that compare with the recorded ones."""
         return self.first.mono + super().mono_ns()
+
+
+class RecordedLoop(VirtualTimeLoop):
+    """Virtual time in which a deadline that was recorded to expire does so at the recorded instant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._expiries: dict[asyncio.Task[Any] | None, float] = {}
+
+    def expire_at(self, at_s: float) -> None:
+        """Let the next deadline that the running task sets expire at `at_s`: that of the call that it begins now."""
+        self._expiries[asyncio.current_task()] = at_s
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call at `when`, or at the recorded instant."""
+        if self._expiries and isinstance(getattr(callback, "__self__", None), asyncio.Timeout):
+            when = self._expiries.pop(asyncio.current_task(), when)
+        return super().call_at(when, callback, *args, context=context)
 
 
 async def never() -> NoReturn:
@@ -80,9 +106,18 @@ class Answers:
             return await self._model(key, beyond_s=answer.seconds)
         if answer.outcome in ("hangs", "expired"):
             self.hung += 1
+            self._expire(answer)
             await never()
         await self.due(answer)
         return answer
+
+    def _expire(self, answer: Answer) -> None:
+        """Let the caller's deadline expire in the recorded order; deadlines that are set together expire together."""
+        loop = asyncio.get_running_loop()
+        if answer.instant is None or answer.key[0] not in BOUNDED or self.comparison.difference is not None:
+            return
+        if isinstance(loop, RecordedLoop) and answer.instant.at_s > loop.time():
+            loop.expire_at(answer.instant.at_s)
 
     async def due(self, answer: Answer) -> None:
         """Return when `answer` is due."""
@@ -130,9 +165,10 @@ class Answers:
 class RecordedBus(Bus):
     """A bus whose events are on disk at once, but for those that the recorded trainer waited for."""
 
-    def __init__(self, clock: VirtualClock, answers: Answers, *, next_seq: int) -> None:
+    def __init__(self, clock: VirtualClock, answers: Answers, *, next_seq: int, unsaved_max: int) -> None:
         super().__init__(clock, None, next_seq=next_seq)
         self.answers = answers
+        self.unsaved_max = unsaved_max + 1
         self.attempts: dict[str, int] = {}
         """Latest attempt at each trajectory."""
         self.serving: set[str] = set()
@@ -160,6 +196,19 @@ class RecordedBus(Bus):
             if answer is not None:
                 self._held[record.seq] = answer
         return record
+
+    @property
+    def unsaved(self) -> int:
+        """Number of events that are published and not yet durable; many where the recorded collector waited for it."""
+        answers = self.answers
+        if answers.comparison.difference is None:
+            wait = answers.recording.answer(("behind", answers.comparison.made_by("collector")))
+            if wait is not None and wait.instant is not None:
+                loop = asyncio.get_running_loop()
+                if wait.instant.at_s > loop.time() + SAME_S:
+                    loop.call_at(wait.instant.at_s, self._schedule_tick)
+                    return self.next_seq + self.unsaved_max
+        return self.next_seq - 1 - self.durable_seq
 
     async def durable(self, seq: int) -> None:
         """Wait until event `seq` is on disk, as long as the recorded run did. Cancelling ends the wait."""

@@ -78,6 +78,7 @@ FOLLOW_UPS = frozenset({
     TrajectoryFailed,
     Blocked,
     Unblocked,
+    DeadlineExpired,
     DeviceSampled,
 })
 """Events that decide nothing."""
@@ -136,7 +137,8 @@ class Recording:
     prompt_tokens: dict[tuple[str, int, int], int] = field(default_factory=dict)
     """Tokens of the conversation at the call of (trajectory, attempt, turn)."""
     decisions: list[Decision] = field(default_factory=list)
-    stop_ns: int | None = None
+    stop: Answer | None = None
+    """When somebody asked the run to end."""
     eval_items: int = 0
     _instant: Instant | None = None
     _instants: list[Instant] = field(default_factory=list)
@@ -198,7 +200,7 @@ class Recording:
             case PromptQuarantined():
                 self.quarantined.append(event.index)
             case StopRequested(reason="interrupted"):
-                self.stop_ns = record.mono
+                self.stop = self._ended(record, ("stop",), "completed")
             case EvalStarted():
                 self.eval_items = event.trajectories
 
@@ -214,7 +216,7 @@ class Recording:
             kept.clear()  # type: ignore[attr-defined]
         for kept in (self._starting, self._durables, self._waits, self._expired, self.decisions, self._instants):
             kept.clear()  # type: ignore[attr-defined]
-        self.stop_ns = self._instant = self._learner_failed = None
+        self.stop = self._instant = self._learner_failed = None
         self._learner = ("learner_start",)
 
     def _calls(self, record: Record) -> None:
@@ -324,16 +326,20 @@ class Recording:
         self._ended(record, key, outcome)
 
     def _disk(self, record: Record) -> None:
-        """Fold how long the trainer waited until an intent was on disk."""
+        """Fold how long the trainer waited until an intent was on disk, and the collector for a disk that was behind."""
         event = record.event
         if isinstance(event, StepStarted | WeightsPublished | CheckpointStarted | CheckpointCommitted):
             self._durables[record.seq] = durable_key(event)
-        elif isinstance(event, Blocked) and event.edge == "durable" and event.waiter == "trainer":
+        elif isinstance(event, Blocked) and event.edge == "durable":
             self._waits[record.seq] = record
+            if event.waiter == "collector":
+                made = sum(decision.actor == "collector" for decision in self.decisions)
+                self._durables[record.seq] = ("behind", made)
         elif isinstance(event, Unblocked) and event.blocked in self._waits:
             began = self._waits.pop(event.blocked)
             assert isinstance(began.event, Blocked)
-            key = self._durables.get(int(began.event.awaited.rpartition(" ")[2]))
+            awaited = began.seq if event.waiter == "collector" else int(began.event.awaited.rpartition(" ")[2])
+            key = self._durables.pop(awaited, None)
             if key is not None:
                 self._open[key] = began
                 self._ended(record, key, "completed" if event.outcome == "ready" else event.outcome)

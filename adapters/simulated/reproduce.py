@@ -19,12 +19,11 @@ from ...core.run import Run, RunOutcome
 from ...events.record import Record
 from ...events.types import PayloadRef, RunResumed, StallDetected, TrajectoryCompleted
 from .decisions import Comparison, Decision, Difference
-from .recorded_answers import Answers, RecordedBus, RecordedClock
+from .recorded_answers import Answers, RecordedBus, RecordedClock, RecordedLoop
 from .recorded_ports import RecordedPayloads, RecordedWorld
 from .recording import Recording
 from .seeded_loop import seeded_loop
 from .tape import Tape
-from .virtual_time import VirtualTimeLoop
 
 AFTER_S = 1e-6
 """How long after the last recorded event a run is looked at whose log has no end."""
@@ -83,7 +82,7 @@ def reproduce(
     past, before = _past(records, recording)
     work = _conducted(result, policy, past, before, keep=keep)
     if seed is None:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        with asyncio.Runner(loop_factory=RecordedLoop) as runner:
             runner.run(work)
     else:
         with seeded_loop(Tape(seed), jitter_s=0.0) as loop:
@@ -126,14 +125,16 @@ def _conducted(
     clock = RecordedClock(first)
 
     async def conducted() -> None:
-        bus = RecordedBus(clock, result.answers, next_seq=first.seq)
+        bus = RecordedBus(
+            clock, result.answers, next_seq=first.seq, unsaved_max=config.log.unsaved_max
+        )
         payloads = RecordedPayloads(before)
         ports = RecordedWorld(recording, result.answers, bus, payloads).ports(clock)
         run = Run(config, ports, bus, payloads, policy=policy, past=past, opening=recording.opening)
         bus.register(_Kept(result, keep=keep, opening=len(recording.opening)))
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        if recording.stop_ns is not None:
-            loop.call_at((recording.stop_ns - first.mono) / 1e9, stop.set)
+        if recording.stop is not None and recording.stop.instant is not None:
+            loop.call_at(recording.stop.instant.at_s, stop.set)
         try:
             # A cancelled run has told how it was taken down; one that was killed has not.
             async with asyncio.timeout((last.mono - first.mono) / 1e9 + AFTER_S) as limit:
