@@ -49,33 +49,30 @@ def reproduce_command(
     """Reproduce a run."""
     reader = reader_of(open_run(run))
     settle()
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     try:
         found = reproduce(reader.records, seed=seed, keep=log is not None)
     except (NotReproducible, NotResumable) as error:
         raise BadInput([f"{run}: {error}"]) from None
-    took_s = time.perf_counter() - began
+    took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     if log is not None:
         assert found.recording.config is not None
         write_log(found.recording.config, found.records, log)
     if as_json:
-        click.echo(json.dumps(reproduced_table(found, took_s), indent=2))
+        click.echo(json.dumps(reproduced_table(found, took_s, cpu_s), indent=2))
     else:
-        for line in reproduced_lines(found, took_s):
+        for line in reproduced_lines(found, took_s, cpu_s):
             click.echo(line)
     if found.difference is not None:
         context.exit(EXIT_FAILED)
 
 
 def lasted_s(found: Reproduction) -> float:
-    """Return how long the recorded life lasted."""
-    first, last = found.recording.first, found.recording.last
-    assert first is not None
-    assert last is not None
-    return (last.mono - first.mono) / 1e9
+    """Return how much of the run's time was gone through."""
+    return _since(found, found.now_ns) / 1e9
 
 
-def reproduced_table(found: Reproduction, took_s: float) -> dict[str, Any]:
+def reproduced_table(found: Reproduction, took_s: float, cpu_s: float) -> dict[str, Any]:
     """Return the facts as one JSON-ready table; its keys stay as they are."""
     recorded, now = found.stalls
     difference = found.difference
@@ -102,12 +99,13 @@ def reproduced_table(found: Reproduction, took_s: float) -> dict[str, Any]:
         "answers": found.answers.asked,
         "answers_modelled": found.answers.modelled,
         "answers_without_end": found.answers.hung,
-        "recorded_s": lasted_s(found),
+        "run_s": lasted_s(found),
         "took_s": took_s,
+        "cpu_s": cpu_s,
     }
 
 
-def reproduced_lines(found: Reproduction, took_s: float) -> list[str]:
+def reproduced_lines(found: Reproduction, took_s: float, cpu_s: float) -> list[str]:
     """Return the facts as lines for a person."""
     recording = found.recording
     assert recording.config is not None
@@ -121,12 +119,12 @@ def reproduced_lines(found: Reproduction, took_s: float) -> list[str]:
     lasted = lasted_s(found)
     fast = f", {lasted / took_s:,.0f} times as fast" if lasted > 2 * took_s else ""
     hung = f", {found.answers.hung:,} without an end" if found.answers.hung else ""
+    work = f"{found.events:,} events, {seconds(cpu_s)} of CPU time"
     return [
         *lines,
         "",
         f"{found.answers.modelled:,} of {found.answers.asked:,} answers modelled{hung}",
-        f"{seconds(lasted)} of the run in {seconds(took_s)}{fast}: {found.events:,} events, "
-        f"{found.events / took_s:,.0f} a second",
+        f"{seconds(lasted)} of the run in {seconds(took_s)}{fast}; {work}",
     ]
 
 
@@ -150,9 +148,9 @@ def _other(found: Reproduction) -> list[str]:
     assert difference is not None
     recorded, now = found.stalls
     title = click.style("another way", fg="yellow")
+    place = f"{clock_time(_since(found, difference.at_ns))}, after {found.comparison.same:,} decisions"
     lines = [
-        f"{title} at {clock_time(_since(found, difference.at_ns))}, "
-        f"after {found.comparison.same:,} decisions that are the recorded ones",
+        f"{title} at {place} that are the recorded ones",
         f"  recorded  {_decided(difference.recorded, difference.now)}",
         f"  now       {_decided(difference.now, difference.recorded)}",
         f"now: {_end(found)}",

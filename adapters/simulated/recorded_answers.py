@@ -112,7 +112,7 @@ class Answers:
         return answer
 
     def _expire(self, answer: Answer) -> None:
-        """Let the caller's deadline expire in the recorded order; deadlines that are set together expire together."""
+        """Let the caller's deadline expire in its recorded turn: the loop keeps no order among equal times."""
         loop = asyncio.get_running_loop()
         if answer.instant is None or answer.key[0] not in BOUNDED or self.comparison.difference is not None:
             return

@@ -98,7 +98,8 @@ class RecordedWorld:
 
 def error_named(name: str, message: str) -> Exception:
     """Return an exception of a type of this name, as a defect of an adapter or of a user's code raises one."""
-    return type(name if name.isidentifier() else "Exception", (Exception,), {})(message)
+    made: type[Exception] = type(name if name.isidentifier() else "Exception", (Exception,), {})
+    return made(message)
 
 
 def error_of_text(text: str) -> Exception:
@@ -183,10 +184,9 @@ def _failed(event: LlmCallFinished, answer: Answer, *, here: bool) -> Generation
 def within(spans: VersionSpans, count: int, oldest: int, newest: int) -> VersionSpans:
     """Return the versions of `count` tokens, none outside what an engine can serve in this run's way."""
     result: list[tuple[int, int]] = []
-    for version, tokens in spans:
-        tokens = min(tokens, count)
+    for sampled_by, sampled in spans:
+        tokens, version = min(sampled, count), min(max(sampled_by, oldest), newest)
         count -= tokens
-        version = min(max(version, oldest), newest)
         if not tokens:
             continue
         if result and result[-1][0] == version:
@@ -357,13 +357,12 @@ class RecordedPrompts:
         passed_over = [index for index in dict.fromkeys(self._quarantined) if index in left]
         order: list[int] = []
         for position, index in enumerate(known):
-            if index is None and first + position < self._last and passed_over:
-                index = passed_over.pop(0)
-                left.pop(index)
-            elif index is None:
-                index = next(iter(left))
-                left.pop(index)
-            order.append(index)
+            if index is not None:
+                order.append(index)
+                continue
+            passed = first + position < self._last and passed_over
+            order.append(passed_over.pop(0) if passed else next(iter(left)))
+            left.pop(order[-1])
         return order
 
 

@@ -78,7 +78,6 @@ FOLLOW_UPS = frozenset({
     TrajectoryFailed,
     Blocked,
     Unblocked,
-    DeadlineExpired,
     DeviceSampled,
 })
 """Events that decide nothing."""
@@ -170,7 +169,8 @@ class Recording:
     @property
     def cancelled(self) -> bool:
         """Return whether the run was cancelled from outside."""
-        return self.last is not None and isinstance(self.last.event, RunFailed) and self.last.event.error == "cancelled"
+        last = self.last.event if self.last is not None else None
+        return isinstance(last, RunFailed) and last.error == "cancelled"
 
     def answer(self, key: Key) -> Answer | None:
         """Return the answer to a call, None if the log does not know it."""
@@ -213,9 +213,9 @@ class Recording:
             self.opening = [record.event]
         self.first = self._learner_since = record
         for kept in (self.answers, self.prompt_tokens, self.engines, self._attempts, self._open, self._latest):
-            kept.clear()  # type: ignore[attr-defined]
-        for kept in (self._starting, self._durables, self._waits, self._expired, self.decisions, self._instants):
-            kept.clear()  # type: ignore[attr-defined]
+            kept.clear()
+        for also in (self._starting, self._durables, self._waits, self._expired, self.decisions, self._instants):
+            also.clear()
         self.stop = self._instant = self._learner_failed = None
         self._learner = ("learner_start",)
 
@@ -326,7 +326,7 @@ class Recording:
         self._ended(record, key, outcome)
 
     def _disk(self, record: Record) -> None:
-        """Fold how long the trainer waited until an intent was on disk, and the collector for a disk that was behind."""
+        """Fold how long the trainer waited for an intent to be on disk, and the collector for a slow disk."""
         event = record.event
         if isinstance(event, StepStarted | WeightsPublished | CheckpointStarted | CheckpointCommitted):
             self._durables[record.seq] = durable_key(event)

@@ -17,7 +17,7 @@ from ...core.policies import Policy
 from ...core.resume import Past
 from ...core.run import Run, RunOutcome
 from ...events.record import Record
-from ...events.types import PayloadRef, RunResumed, StallDetected, TrajectoryCompleted
+from ...events.types import PayloadRef, RunResumed, TrajectoryCompleted
 from .decisions import Comparison, Decision, Difference
 from .recorded_answers import Answers, RecordedBus, RecordedClock, RecordedLoop
 from .recorded_ports import RecordedPayloads, RecordedWorld
