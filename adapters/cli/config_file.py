@@ -31,7 +31,7 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, check_paths: bool 
     table = read_toml(path)
     changes = [parse_override(text) for text in overrides]
     for keys, value in changes:
-        _put(table, keys, value)
+        put(table, keys, value)
     config = validate(table, path.name, overridden=[".".join(keys) for keys, _ in changes])
     config = _with_absolute_paths(config, path)
     problems = _paths_that_lead_nowhere(config, path.name) if check_paths else []
@@ -96,7 +96,8 @@ def _parse_value(raw: str) -> Any:
     return value
 
 
-def _put(table: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+def put(table: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Set the key at the end of `keys` to `value`. Raises `BadInput` when what is on the way is no table."""
     place = table
     for depth, key in enumerate(keys[:-1], start=1):
         inner = place.setdefault(key, {})

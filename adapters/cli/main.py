@@ -21,6 +21,7 @@ from .show_command import show_command
 from .simulate_command import simulate_command
 from .stalls_command import stalls_command
 from .status_command import status_command
+from .whatif_command import whatif_command
 
 HELP = """Asynchronous reinforcement learning of language models; a run is the fold of its event log.
 
@@ -35,6 +36,7 @@ Look at a run, going on or ended:
   eventrain show RUN 57/3           one trajectory
   eventrain stalls RUN              when it stood still, and why
   eventrain frontier RUN            what other policies would make of it
+  eventrain whatif RUN --set ...    what other settings would make of it
   eventrain reproduce RUN           the same again in virtual time, a stall too
 \b
 Try to break it, in virtual time:
@@ -94,6 +96,7 @@ for _command in (
     show_command,
     stalls_command,
     frontier_command,
+    whatif_command,
     reproduce_command,
     simulate_command,
 ):
