@@ -18,11 +18,13 @@ from .fork_command import fork_command
 from .frontier_command import frontier_command
 from .log_command import log_command
 from .replay_command import replay_command
+from .reproduce_command import reproduce_command
 from .run_command import run_command
 from .show_command import show_command
 from .simulate_command import simulate_command
 from .stalls_command import stalls_command
 from .status_command import status_command
+from .whatif_command import whatif_command
 
 HELP = """Asynchronous reinforcement learning of language models; a run is the fold of its event log.
 
@@ -39,6 +41,8 @@ Look at a run, going on or ended:
   eventrain stalls RUN              when it stood still, and why
   eventrain frontier RUN            what other policies would make of it
   eventrain replay RUN --check      whether this version would decide the same
+  eventrain whatif RUN --set ...    what other settings would make of it
+  eventrain reproduce RUN           the same again in virtual time, a stall too
 \b
 Look after its log, or go another way from a checkpoint:
   eventrain log verify RUN          check it, with its payloads and checkpoints
@@ -103,6 +107,8 @@ for _command in (
     replay_command,
     stalls_command,
     frontier_command,
+    whatif_command,
+    reproduce_command,
     simulate_command,
     log_command,
     fork_command,

@@ -7,12 +7,14 @@ has `places` for groups, and what a policy does with them is all that counts.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.config import RunConfig
 from ...core.ports import GenerateRequest, TrainBatch
+from ...core.run import Run
+from ...events.bus import Bus, Projection
 from ...events.record import Record
 from ...events.types import (
     BatchTaken,
@@ -136,13 +138,20 @@ class Tally:
         )
 
 
-def measure(cluster: Cluster, config: RunConfig, *, skipped: int, last: int) -> Row:
-    """Run `config` on `cluster` in virtual time and return what it came to.
+def measure(
+    cluster: Cluster, config: RunConfig, *, skipped: int, last: int, also: Sequence[Projection] = ()
+) -> Row:
+    """Run `config` on `cluster` in virtual time and return what it came to; the projections `also` fold its log.
 
     Raises RuntimeError when the run does not complete, or breaks a law of the accounting.
     """
     tally = Tally()
-    run, outcome = trial(config, _parts(cluster, config), watching=lambda run, bus: bus.register(tally))
+
+    def watching(run: Run, bus: Bus) -> None:
+        for projection in (tally, *also):
+            bus.register(projection)
+
+    run, outcome = trial(config, _parts(cluster, config), watching=watching)
     if outcome.outcome != "completed" or run.ledger.breaches:
         raise RuntimeError(f"the simulated run {outcome.outcome}: {outcome.message} {run.ledger.breaches}")
     return tally.row(skipped, last)

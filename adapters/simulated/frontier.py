@@ -16,6 +16,7 @@ import random
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 
 from ...core.config import RunConfig, SchedulerSection
 from ...core.projections.pace import Survival, survival
+from ...events.bus import Projection
 from ...events.record import Record
 from ...events.types import (
     BatchTaken,
@@ -265,12 +267,12 @@ class Setting:
     places: float
     config: RunConfig
 
-    def simulate(self, seed: int) -> Row:
-        """Return what one run with `seed` comes to."""
+    def simulate(self, seed: int, *also: Projection) -> Row:
+        """Return what one run with `seed` comes to; the projections `also` fold its log."""
         skipped, last = counted_off(self.staleness)
         config = self.config.model_copy(update={"run": self.config.run.model_copy(update={"seed": seed})})
         cluster = Cluster(self.places, self.draws.group, self.draws.train, self.draws.sync, self.draws.aside)
-        return measure(cluster, config, skipped=skipped, last=last)
+        return measure(cluster, config, skipped=skipped, last=last, also=also)
 
 
 @dataclass(frozen=True)
@@ -338,6 +340,13 @@ class Model:
                 if setting is not None:
                     yield setting
 
+    def changed(self, config: RunConfig, *, own: bool) -> Setting | None:
+        """Return the run with the scheduler and the engines of `config`; None if the policy does not take them."""
+        model, was = copy(self), self.config.engine
+        model.config = config
+        model.places = max(1.0, self.places * (config.engine.count * config.engine.slots) / (was.count * was.slots))
+        return model._setting(config.scheduler.policy, config.scheduler.max_staleness, own=own)
+
     def _setting(self, policy: str, staleness: int, *, own: bool) -> Setting | None:
         scheduler, per_step = self.config.scheduler, self._scaled(self.config.scheduler.groups_per_step)
         window, (skipped, last) = per_step * (staleness + 1), counted_off(staleness)
@@ -348,6 +357,8 @@ class Model:
             table["scheduler"]["permits"] = min(permits, window) if policy == "capacity" else permits
         if scheduler.buffer_groups is not None:
             table["scheduler"]["buffer_groups"] = max(per_step, self._scaled(scheduler.buffer_groups))
+        if scheduler.oversample_groups and policy == "targeted":
+            table["scheduler"]["oversample_groups"] = self._scaled(scheduler.oversample_groups)
         try:
             config = RunConfig.model_validate(table)
         except ValidationError:
