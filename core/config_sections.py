@@ -154,5 +154,9 @@ class WatchdogSection(Section):
         120, gt=0, description="Seconds of low use of the engines, with work at hand, before it is reported."
     )
     degraded_share: float = Field(
-        0.25, gt=0, lt=1, description="Share of the engines' slots below which their use is low."
+        0.25,
+        gt=0,
+        lt=1,
+        description="Share of the engines' slots below which their use is low; it is low also while calls for such a "
+        "share queue at an engine and others have the slots for them.",
     )

@@ -107,8 +107,8 @@ MUTANTS = (
         "deadline",
         "every call outside has a deadline",
         "core/waits.py",
-        "limit, task = asyncio.timeout(limit_s), asyncio.current_task()",
-        "limit, task = asyncio.timeout(None), asyncio.current_task()",
+        "requests, limit = task.cancelling(), asyncio.timeout(limit_s)",
+        "requests, limit = task.cancelling(), asyncio.timeout(None)",
     ),
     Mutant(
         "check-then-wait",

@@ -37,12 +37,12 @@ Look at a run, going on or ended:
   eventrain status RUN              where it stands
   eventrain events RUN --follow     what happens
   eventrain show RUN 57/3           one trajectory
-  eventrain replay RUN --at step:9  how it stood at any point
   eventrain stalls RUN              when it stood still, and why
-  eventrain frontier RUN            what other policies would make of it
+  eventrain replay RUN --at step:9  how it stood at any point
   eventrain replay RUN --check      whether this version would decide the same
-  eventrain whatif RUN --set ...    what other settings would make of it
   eventrain reproduce RUN           the same again in virtual time, a stall too
+  eventrain frontier RUN            what other policies would make of it
+  eventrain whatif RUN --set ...    what other settings would make of it
 \b
 Look after its log, or go another way from a checkpoint:
   eventrain log verify RUN          check it, with its payloads and checkpoints

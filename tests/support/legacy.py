@@ -16,7 +16,7 @@ from eventrain.core.failures import Failure
 from eventrain.core.policies import Dispatch, Policy
 from eventrain.core.policies.capacity import Capacity
 from eventrain.core.policies.targeted import Targeted
-from eventrain.core.ports import EngineError, GenerateRequest, Generation, PromptTooLong
+from eventrain.core.ports import GenerateRequest, Generation, PromptTooLong
 from eventrain.core.projections import Engines, EngineStatus, View
 from eventrain.core.rollout import Conversation, Job, Rollouts
 from eventrain.core.trainer import Action, Publish, decide
@@ -140,23 +140,6 @@ class SharedPermits:
         while request.request.startswith("eval") and len(self._world.view.groups.live) >= self._permits:
             await self._world.clock.sleep(0.1)
         return await self._engine.generate(request)
-
-
-class ErrorsAreAnswers:
-    """An engine whose client turns an error into an empty answer."""
-
-    def __init__(self, engine: SimulatedEngine) -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def generate(self, request: GenerateRequest) -> Generation:
-        """Answer; with nothing when that fails."""
-        try:
-            return await self._engine.generate(request)
-        except EngineError:
-            return Generation([], [], (), "stop", 0.0)
 
 
 def without_last_publish(view: View, config: RunConfig, policy: Policy) -> Action | None:
