@@ -17,7 +17,6 @@ from ...events.types import (
     GroupEvicted,
     GroupFailed,
     GroupFiltered,
-    GroupRestored,
     StepCompleted,
 )
 from .failures import BadInput
@@ -46,8 +45,6 @@ class Endings:
         match record.event:
             case GroupDispatched(group=group):
                 self.dispatched.append(group)
-            case GroupRestored(group=group):
-                self.how.pop(group, None)
             case GroupFailed(group=group, failure=failure):
                 self.how[group] = f"failed: {failure.replace('_', ' ')}"
             case GroupFiltered(group=group, reason=reason):

@@ -90,9 +90,11 @@ def write_log(path: Path, records: list[Record], segment_bytes: int = 2048) -> R
         number += 1
         header = Header(format=1, run="run", epoch=1, first_seq=begin, code="0")
         content = frames.frame(marker_line(header))
-        while begin < len(lines) and len(content) < segment_bytes:
+        while begin < len(lines):
             content += frames.frame(b"".join(lines[begin : begin + 16]))
             begin += 16
+            if len(content) >= segment_bytes:
+                break
         (folder.events / segment_name(number)).write_bytes(content)
     return folder
 
@@ -222,7 +224,8 @@ def test_a_step_that_was_undone_is_none(tmp_path: Path, resumed, command) -> Non
 
 def test_a_time_is_after_all_events_that_come_no_later(tmp_path: Path, stalled) -> None:
     """Also for the time as it is printed, which is cut to the millisecond."""
-    timeline = Timeline(write_log(tmp_path / "run", stalled))
+    later = [stalled[0], *(record._replace(ts=record.ts + 400_000) for record in stalled[1:])]
+    timeline = Timeline(write_log(tmp_path / "run", later))
     assert timeline.moment(parse_point("0:00:18.1")).seq == 979
     assert timeline.moment(parse_point("0:00:18.099")).seq == 966
     utc = "2023-11-14T22:13:38.1Z"
@@ -405,13 +408,20 @@ def test_a_snapshot_of_somebody_else_is_not_read(tmp_path: Path, stalled, cache:
     assert list(snapshots.Snapshots.of(folder.events, first).newest_first(None, None)) == []
 
 
-def test_a_snapshot_of_another_past_is_noticed(tmp_path: Path, stalled, cache: Path) -> None:
+def test_a_snapshot_of_another_past_is_noticed(tmp_path: Path, stalled) -> None:
     """A log that begins the same and differs before the snapshot is folded anew."""
-    other = [*stalled[:850], *(record._replace(ts=record.ts + 5) for record in stalled[850:])]
-    Timeline(write_log(tmp_path / "run", stalled)).moment(Seq(960))
-    assert any(path.name.startswith("000000000000") for path in files(cache))
+    other = [*stalled[:850], *(record._replace(mono=record.mono + 5) for record in stalled[850:])]
+    folder = write_log(tmp_path / "run", stalled, segment_bytes=1)
+    timeline = Timeline(folder)
+    timeline.moment(Seq(960))
+    found = list(snapshots.Snapshots.of(folder.events, timeline.first).newest_first(None, None))
+    assert len(found) > 10
+    for snapshot in found:
+        assert snapshot.fits(stalled[snapshot.seq])
+        assert not snapshot.fits(other[snapshot.seq]) or snapshot.seq < 850
+        assert not snapshot.fits(stalled[snapshot.seq + 1])
     shutil.rmtree(tmp_path / "run")
-    moment = Timeline(write_log(tmp_path / "run", other)).moment(Seq(960))
+    moment = Timeline(write_log(tmp_path / "run", other, segment_bytes=1)).moment(Seq(960))
     assert moment.facts == folded(other[:961])
 
 
