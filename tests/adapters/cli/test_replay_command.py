@@ -90,9 +90,11 @@ def write_log(path: Path, records: list[Record], segment_bytes: int = 2048) -> R
         number += 1
         header = Header(format=1, run="run", epoch=1, first_seq=begin, code="0")
         content = frames.frame(marker_line(header))
-        while begin < len(lines) and len(content) < segment_bytes:
+        while begin < len(lines):
             content += frames.frame(b"".join(lines[begin : begin + 16]))
             begin += 16
+            if len(content) >= segment_bytes:
+                break
         (folder.events / segment_name(number)).write_bytes(content)
     return folder
 
@@ -408,7 +410,7 @@ def test_a_snapshot_of_somebody_else_is_not_read(tmp_path: Path, stalled, cache:
 
 def test_a_snapshot_of_another_past_is_noticed(tmp_path: Path, stalled) -> None:
     """A log that begins the same and differs before the snapshot is folded anew."""
-    other = [*stalled[:850], *(record._replace(ts=record.ts + 5) for record in stalled[850:])]
+    other = [*stalled[:850], *(record._replace(mono=record.mono + 5) for record in stalled[850:])]
     folder = write_log(tmp_path / "run", stalled, segment_bytes=1)
     timeline = Timeline(folder)
     timeline.moment(Seq(960))
