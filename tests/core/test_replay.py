@@ -19,6 +19,7 @@ from eventrain.core.config import RunConfig
 from eventrain.core.failures import GiveUp, respond
 from eventrain.core.policies.targeted import Targeted
 from eventrain.core.policies.windowed import Windowed
+from eventrain.core.ports import PromptTooLong
 from eventrain.core.replay import Agreement, Divergence, NotReplayable, check
 from eventrain.events.codec import decode, encode
 from eventrain.events.record import Record
@@ -438,6 +439,24 @@ def test_an_edited_decision_is_found_where_it_stands() -> None:
                 assert found.seq == record.seq, f"seed {seed}, {kind} of seq {record.seq}: {found}"
                 tried[kind] += 1
     assert set(tried) >= EVERY_KIND | {"blocked"}
+
+
+def test_a_number_that_was_passed_over_is_taken_for_a_quarantined_item() -> None:
+    """The second epoch leaves the quarantined item out; without the quarantine a gap in the draws is found."""
+    world = World(config(data={"size": 12, "epochs": 3}, run={"steps": 6}), items=12)
+
+    async def refuse_3(request: Any) -> None:
+        if request.request.split("/")[0] == "3":
+            raise PromptTooLong("no")
+
+    world.pool[0].on_generate = refuse_3
+    log = world.go().log
+    after_gap = first(log, PromptDrawn, lambda event: event.prompt == 16)
+    assert all(event.prompt != 15 for event in world.events(PromptDrawn))
+    assert isinstance(check(log), Agreement)
+    gap = first(log, PromptDrawn, lambda event: event.prompt == 8)
+    log[gap.seq] = gap._replace(event=gap.event.model_copy(update={"prompt": 9}))
+    assert diverged(log).seq == gap.seq < after_gap.seq
 
 
 @pytest.mark.parametrize("prompt", [5, 20])
