@@ -118,8 +118,8 @@ class RunStarted(Event):
         default=None, description="engines that are to come up; None in logs of before it was said"
     )
     base: str = Field(default="", description="folder at which relative paths of the configuration start")
-    redacted: bool = Field(
-        default=False, description="the log is a copy without texts, payloads, paths and options of the environment"
+    redacted: bool | None = Field(
+        default=None, description="true: the log is a copy without texts, payloads, paths and options"
     )
 
 

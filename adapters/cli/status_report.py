@@ -131,7 +131,7 @@ def status_table(status: RunStatus) -> dict[str, Any]:
         "last_event": utc_text(view.last_ts),
         "last_event_ago_s": round((status.now_ts - view.last_ts) / 1e9, 3),
         "last_seq": view.last_seq,
-        "redacted": status.started is not None and status.started.redacted,
+        "redacted": bool(status.started and status.started.redacted),
         "forked_from": status.forked_from or None,
         "host": status.host,
         "pid": status.pid,

@@ -70,7 +70,7 @@ def verify(folder: RunFolder, *, with_payloads: bool, being_written: bool) -> Ve
                 checkpoints.apply(record)
             found.events += 1
             if isinstance(record.event, RunStarted):
-                found.redacted = record.event.redacted
+                found.redacted = bool(record.event.redacted)
             if with_payloads and not found.redacted:
                 _check_payloads(found, store, record)
     found.breaches = ledger.breaches
