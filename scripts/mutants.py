@@ -142,8 +142,8 @@ MUTANTS = (
         "end-of-run",
         "groups in flight are accounted for when a run ends",
         "core/collector.py",
-        '            self.waiter.publish(PromptReturned(prompt=group.prompt, reason="discarded"))',
-        "            pass",
+        '        ends.append(PromptReturned(prompt=group.prompt, reason="discarded"))',
+        "",
     ),
     Mutant(
         "engine-budget",
