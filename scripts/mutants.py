@@ -209,13 +209,6 @@ MUTANTS = (
         "ENDS = (GroupBuffered, GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)",
         "ENDS = (GroupBuffered, GroupFiltered, GroupFailed)",
     ),
-    Mutant(
-        "pause-lease",
-        "a pause of an engine for its weights has a deadline",
-        "core/weight_sync.py",
-        'await self.waiter.bounded("weight_sync", name, limit_s, work)',
-        "await work",
-    ),
 )
 
 CHILD = """
