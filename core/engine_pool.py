@@ -250,7 +250,7 @@ class EnginePool:
                     seconds=seconds,
                     finish_reason=generation.finish_reason if generation else "",
                     message=message,
-                    away_s=0.0 if had_s is None else max(0.0, elapsed_s - had_s),
+                    away_s=None if had_s is None else max(0.0, elapsed_s - had_s),
                 ),
                 cause=started.seq,
             )

@@ -426,7 +426,7 @@ class LlmCallFinished(Event):
     """The engine answered, or the call ended otherwise.
 
     Of `seconds`, `away_s` is what passed while the engine did not have the call: on its way, or in front of the
-    engine; 0 where the engine does not say how long it had it.
+    engine; None where the engine does not say how long it had it.
     Schema 2: `seconds` excludes the time in the engine's queue, which is `queue_s`. In schema 1 it included it.
     """
 
@@ -442,7 +442,7 @@ class LlmCallFinished(Event):
     seconds: float
     finish_reason: Literal["stop", "length", "abort", ""] = ""
     message: str = ""
-    away_s: float = 0.0
+    away_s: float | None = None
 
 
 class EnvStepStarted(Event):

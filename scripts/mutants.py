@@ -142,8 +142,8 @@ MUTANTS = (
         "end-of-run",
         "groups in flight are accounted for when a run ends",
         "core/collector.py",
-        '            self.waiter.publish(PromptReturned(prompt=group.prompt, reason="discarded"))',
-        "            pass",
+        '        ends.append(PromptReturned(prompt=group.prompt, reason="discarded"))',
+        "",
     ),
     Mutant(
         "engine-budget",
@@ -208,13 +208,6 @@ MUTANTS = (
         "core/collector.py",
         "ENDS = (GroupBuffered, GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)",
         "ENDS = (GroupBuffered, GroupFiltered, GroupFailed)",
-    ),
-    Mutant(
-        "pause-lease",
-        "a pause of an engine for its weights has a deadline",
-        "core/weight_sync.py",
-        'await self.waiter.bounded("weight_sync", name, limit_s, work)',
-        "await work",
     ),
 )
 

@@ -173,7 +173,7 @@ class Engines(Folded):
             self.queued -= queued
             if event.outcome == "completed":
                 self._calls_s = self._calls_s * LATELY + event.seconds + event.queue_s
-                self._away_s = self._away_s * LATELY + event.away_s
+                self._away_s = self._away_s * LATELY + (event.away_s or 0.0)
             self._measure(record)
 
     def _recount(self, record: Record) -> None:

@@ -105,6 +105,7 @@ def test_an_answer_is_the_models_own(served, tiny) -> None:
             assert answer.version_spans == ((0, 20),)
             assert answer.finish_reason == "length"
             assert answer.queue_s >= 0
+            assert answer.engine_s >= answer.queue_s
         alone = await engine.generate(request("9/0/0", [4, 5, 6], 20, seed=4))
         assert alone.token_ids == tasks[4].result().token_ids
         other = await engine.generate(request("9/0/0", [4, 5, 6], 20, seed=5))
