@@ -70,6 +70,13 @@ class Decision:
     mono: int
     stall: str = ""
     """The sentence of a stall."""
+    about: str = ""
+    """The engine of a restart: those of several engines have no order among them."""
+
+    @property
+    def lane(self) -> tuple[str, str]:
+        """Return whose order it is part of."""
+        return self.actor, self.about
 
 
 def decision_of(record: Record) -> Decision | None:
@@ -83,7 +90,9 @@ def decision_of(record: Record) -> Decision | None:
         text = f"stall_detected {event.stall_kind}{': ' + ' <- '.join(event.chain) if proven else ''}"
         return Decision(record.actor, text, record.seq, record.mono, event.sentence)
     said = " ".join(f"{name}={_said(getattr(event, name))}" for name in fields)
-    return Decision(record.actor, f"{event.kind} {said}", record.seq, record.mono)  # type: ignore[attr-defined]
+    about = event.engine if isinstance(event, EngineRestarted) else ""
+    text = f"{event.kind} {said}"  # type: ignore[attr-defined]
+    return Decision(record.actor, text, record.seq, record.mono, about=about)
 
 
 def _said(value: object) -> str:
@@ -112,12 +121,12 @@ class Comparison:
     """Whether the recorded log has the run's end: one without it says nothing of what came after."""
     made: list[Decision] = field(default_factory=list)
     difference: Difference | None = None
-    _queues: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _at: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _queues: defaultdict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    _at: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
         for number, decision in enumerate(self.recorded):
-            self._queues[decision.actor].append(number)
+            self._queues[decision.lane].append(number)
 
     @property
     def same(self) -> int:
@@ -126,7 +135,7 @@ class Comparison:
 
     def made_by(self, actor: str) -> int:
         """Return how many of the recorded decisions `actor` has made."""
-        return self._at[actor]
+        return self._at[actor, ""]
 
     def apply(self, record: Record) -> None:
         """Compare, if the record is a decision."""
@@ -136,7 +145,7 @@ class Comparison:
         self.made.append(decision)
         if self.difference is not None:
             return
-        queue, at = self._queues[decision.actor], self._at[decision.actor]
+        queue, at = self._queues[decision.lane], self._at[decision.lane]
         if at == len(queue):
             if self.ended:
                 self.difference = Difference(len(self.recorded), None, decision, decision.mono)
@@ -145,12 +154,12 @@ class Comparison:
         if recorded.text != decision.text:
             self.difference = Difference(queue[at], recorded, decision, decision.mono)
             return
-        self._at[decision.actor] += 1
+        self._at[decision.lane] += 1
 
     def close(self, now_ns: int) -> None:
         """Note the first recorded decision that was not made until the end."""
         if self.difference is not None:
             return
-        left = [queue[self._at[actor]] for actor, queue in self._queues.items() if self._at[actor] < len(queue)]
+        left = [queue[self._at[lane]] for lane, queue in self._queues.items() if self._at[lane] < len(queue)]
         if left:
             self.difference = Difference(min(left), self.recorded[min(left)], None, now_ns)

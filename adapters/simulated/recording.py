@@ -190,10 +190,12 @@ class Recording:
         decision = decision_of(record)
         if decision is not None:
             self.decisions.append(decision)
-        if type(event) not in FOLLOW_UPS:
+        if type(event) not in FOLLOW_UPS or (isinstance(event, TrajectoryStarted) and event.attempt > 0):
             self._instant = None
         for fold in _FOLDS.get(type(event), ()):
             fold(self, record)
+        if isinstance(event, EngineUp):
+            self._instant = None  # calls are routed to it from its time on
         match event:
             case PromptDrawn():
                 self.drawn[event.prompt] = event.index
