@@ -77,4 +77,4 @@ def parse_point(text: str) -> Point:
 
 def _to_its_end(ns: int, digits: str | None) -> int:
     """Return the last nanosecond of the millisecond that is named: times are printed without what is smaller."""
-    return ns + int((digits or "").ljust(9, "0")) // MS * MS
+    return ns + int((digits or "").ljust(9, "0")) // MS * MS + MS - 1

@@ -44,7 +44,7 @@ def test_truncation_bounds_every_gradient(
 ) -> None:
     """No token weighs more than C times its advantage, however far learner and behaviour policy are apart."""
     _, gradient = token(prox, behaviour, advantage, Clip(0.2, 0.3, cap))
-    assert abs(gradient) <= cap * abs(advantage) * (1 + 1e-5)
+    assert abs(gradient) <= cap * abs(advantage) * (1 + 1e-5) + 1e-30  # below that float32 has no digits left
 
 
 def test_truncation_is_what_bounds_it() -> None:
