@@ -60,7 +60,11 @@ class Past:
     view: View = field(default_factory=View)
     ledger: Ledger = field(default_factory=Ledger)
     batches: dict[int, tuple[Taken, ...]] = field(default_factory=dict)
-    """What each step took, as far back as a checkpoint may still be there to go on from."""
+    """What each step took, from step `kept_from` on."""
+    kept_from: int = 0
+    """First step whose batch is known: no checkpoint before it is kept."""
+    unrestored: dict[int, tuple[int, Taken]] = field(default_factory=dict)
+    """Groups of batches that a resume has rolled back and not restored, because it was killed before: step, group."""
     checkpoints: dict[int, str] = field(default_factory=dict)
     """Committed ones of the history that counts, by version."""
     last: Record | None = None
@@ -102,9 +106,13 @@ class Past:
                     self.config = RunConfig.model_validate(event.config)
                     self.view.attempts.keep = self.config.failures.window
                 self.checkpoints = {at: path for at, path in self.checkpoints.items() if at <= version}
-                self.batches = {step: taken for step, taken in self.batches.items() if step < version}
+                for step in [step for step in self.batches if step >= version]:
+                    self.unrestored |= {taken.group.group: (step, taken) for taken in self.batches.pop(step)}
+            case GroupRestored(group=group):
+                self.unrestored.pop(group, None)
 
     def _forget_before(self, version: int) -> None:
+        self.kept_from = max(self.kept_from, version)
         for step in [step for step in self.batches if step < version]:
             del self.batches[step]
 
@@ -131,9 +139,8 @@ def resumption(
     changed = changes(past.config, config)
     for line in refused(past.config, config, version):
         raise NotResumable(line)
-    restored = [
-        (step, taken) for step, batch in sorted(past.batches.items()) if step >= version for taken in batch
-    ]
+    taken_again = [(step, taken) for step, batch in past.batches.items() if step >= version for taken in batch]
+    restored = sorted([*past.unrestored.values(), *taken_again], key=lambda pair: pair[0])  # stable within a batch
     kept = [*view.groups.buffer, *view.groups.whole]
     lost = [group for group in view.groups.live.values() if group.state == "in_flight" and not group.whole]
     events: list[Event] = [
@@ -172,10 +179,10 @@ def _newest(past: Past, present: Callable[[str], bool]) -> tuple[int, str]:
     for version, path in sorted(past.checkpoints.items(), reverse=True):
         if present(path):
             return version, path
-    if past.batches and min(past.batches) > 0:
+    if past.kept_from > 0:
         missing = ", ".join(past.checkpoints.values())
         raise NotResumable(
-            f"no checkpoint is left of {missing}, and the batches of steps before {min(past.batches)} are not kept"
+            f"no checkpoint is left of {missing}, and the batches of steps before {past.kept_from} are not kept"
         )
     return 0, ""
 

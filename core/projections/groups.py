@@ -118,7 +118,7 @@ class Groups(Folded):
     in_flight: int = 0
     buffered: int = 0
     training: int = 0
-    _restored: set[int] = field(default_factory=set)  # of the buffered groups, those that a batch had taken before
+    _restored: dict[int, int] = field(default_factory=dict)  # buffered groups that the batch of a step had taken before
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
@@ -150,8 +150,9 @@ class Groups(Folded):
         )
         self.buffered += 1
         for line in (self.buffer, self.buffered_by_target.setdefault(event.target, [])):
-            line.insert(sum(number in self._restored for number in line), event.group)
-        self._restored.add(event.group)
+            before = sum(self._restored.get(number, event.step + 1) <= event.step for number in line)
+            line.insert(before, event.group)  # they stand in front, in the order of their steps
+        self._restored[event.group] = event.step
 
     @on(GroupDispatched)
     def _dispatched(self, record: Record, event: GroupDispatched) -> None:
@@ -271,7 +272,7 @@ class Groups(Folded):
 
     def _leave_buffer(self, group: Group) -> None:
         self.buffered -= 1
-        self._restored.discard(group.group)
+        self._restored.pop(group.group, None)
         self.buffer.remove(group.group)
         waiting = self.buffered_by_target[group.target]
         waiting.remove(group.group)

@@ -76,6 +76,26 @@ def test_a_run_survives_a_kill_at_every_event(policy: str, staleness: int) -> No
     assert killed_at_every(1, scenario) > 250
 
 
+@pytest.mark.parametrize("policy", ["targeted", "capacity"])
+def test_a_resume_survives_a_kill_at_any_of_its_own_events(policy: str) -> None:
+    """Killed while it says what is restored, or in the steps that follow, the next one restores the rest in order."""
+    scenario = small(policy, checkpoint={"every_steps": 0}, run={"steps": 5}, data={"size": 20})
+    whole = simulate(scenario, Tape(4))
+    first = Fault(where="run", what="kill", at_event=at_the_end_of_step(3, whole.records) + 6)
+    once = scenario.model_copy(update={"fault": (first,)})
+    resumed = next(r.seq for r in simulate(once, Tape(4)).records if isinstance(r.event, RunResumed))
+    cut_short = 0
+    for at_event in [*range(resumed, resumed + 14), *range(resumed + 14, resumed + 120, 7)]:
+        run = killed(at_event, once, seed=4)
+        assert judge(run) is None, f"killed again at event {at_event}"
+        assert run.outcome == "completed"
+        taken = [groups for _, groups in batches(run.records)]
+        assert taken[-5:-1] == taken[:4], f"killed again at event {at_event}"
+        resumes = [r.event for r in run.records if isinstance(r.event, RunResumed)]
+        cut_short += len(resumes) > 1 and 0 < resumes[1].restored < 8
+    assert cut_short > 3
+
+
 def test_a_resumed_log_folds_to_what_the_run_saw() -> None:
     """A fresh fold of the whole log, kills and resumes included, finds the books closed and the last step trained."""
     run = killed(300, small())
