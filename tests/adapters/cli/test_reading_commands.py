@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -127,6 +128,15 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path, write_run) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let children take SIGINT also where this process was started to ignore it, as a shell's background job is."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_follower_ends_with_130(tmp_path: Path, write_run) -> None:
     """Ctrl-C while following ends it at once, without a traceback."""
     write_run(tmp_path / "run")
