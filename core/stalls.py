@@ -233,7 +233,8 @@ def limits_s(view: View, config: RunConfig) -> dict[str, float]:
 
     That is `overdue_factor` times what 99 % of the finished ones took, more where their tail is heavy (what 99 %
     took is far from what 90 % took), and never less than the floor. Before
-    `SEEN_MIN` have finished it is not less than three quarters of the hard deadline either.
+    `SEEN_MIN` have finished it is not less than three quarters of the hard deadline either. A sync that drains its
+    engine first waits for the calls there, so it is not overdue before these are.
     """
     settings, limits = config.watchdog, {}
     for kind in _DEADLINES:
@@ -247,6 +248,8 @@ def limits_s(view: View, config: RunConfig) -> dict[str, float]:
             usual_s = most_s * max(settings.overdue_factor, (most_s / many_s) ** DECADES)
         few = seen is None or seen.count < SEEN_MIN
         limits[kind] = max(floor_s, usual_s, hard_s * 3 / 4 if few else 0.0)
+    if config.engine.sync_mode == "drain":
+        limits["weight_sync"] = max(limits["weight_sync"], limits["llm_call"])
     return limits
 
 

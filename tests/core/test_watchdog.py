@@ -360,6 +360,12 @@ def test_many_healthy_runs_are_never_called_stalled() -> None:
     assert [line for seed in range(1000, 3000) for line in alarms(seed, 4)] == []
 
 
+def test_a_sync_that_drains_long_calls_is_not_overdue() -> None:
+    """In this world an engine is drained for 450 s, by calls that take as long as calls take there."""
+    assert healthy(5364, 4).config.engine.sync_mode == "drain"
+    assert alarms(5364, 4) == []
+
+
 def test_the_watchdog_adds_no_event_to_a_healthy_run() -> None:
     """Without a stall it publishes nothing, and waits in the log under nobody's name."""
     world = World().go()
