@@ -41,6 +41,8 @@ LEVELS: dict[str, str] = {
     "deadline_expired": "warning",
     "log_tail_cut": "warning",
     "stall_detected": "warning",
+    "telemetry_degraded": "warning",
+    "telemetry_dropped": "debug",
     "invariant_broken": "error",
     "learner_lost": "error",
     "run_failed": "error",

@@ -19,6 +19,7 @@ from .config_sections import (
     LearnerSection,
     LogSection,
     Section,
+    TelemetrySection,
     WatchdogSection,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "RunSection",
     "SchedulerSection",
     "Section",
+    "TelemetrySection",
     "WatchdogSection",
     "require_enough_prompts",
 ]
@@ -226,6 +228,7 @@ class RunConfig(Section):
     deadlines: DeadlineSection = DeadlineSection()
     failures: FailureSection = FailureSection()
     log: LogSection = LogSection()
+    telemetry: TelemetrySection = TelemetrySection()
     watchdog: WatchdogSection = WatchdogSection()
 
     @model_validator(mode="after")

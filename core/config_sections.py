@@ -160,3 +160,45 @@ class WatchdogSection(Section):
         description="Share of the engines' slots below which their use is low; it is low also while calls for such a "
         "share queue at an engine and others have the slots for them.",
     )
+
+
+class TelemetrySection(Section):
+    """What others may see of the run while it goes on. None of it can slow the run down or end it.
+
+    The log has everything that is needed to make the same metrics, traces and reports afterwards.
+    """
+
+    prometheus_port: int | None = Field(
+        None, ge=0, le=65535, description="Port of a /metrics page for Prometheus; 0: any free one; default: no page."
+    )
+    prometheus_host: str = Field("127.0.0.1", description="Address of it; '0.0.0.0' lets other hosts read it.")
+    otlp_endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://[^/]+(/.*)?$",
+        description="Base URL of an OpenTelemetry receiver that takes OTLP over HTTP, 'http://localhost:4318': metrics "
+        "and traces are sent to it; default: nothing is sent.",
+    )
+    otlp_interval_s: float = Field(15, gt=0, description="Seconds between two pushes of metrics.")
+    otlp_timeout_s: float = Field(5, gt=0, description="How long the receiver may take for one request.")
+    trace_share: float = Field(
+        1.0, ge=0, le=1, description="Share of the prompt groups whose trajectories are traced, all of a group or none."
+    )
+    trace_slowest: int = Field(
+        2,
+        ge=0,
+        description="Slowest trajectories of each step that are traced in any case, with all that failed and the group "
+        "that the step waited for last.",
+    )
+    devices: Literal["auto", "off"] = Field(
+        "auto", description="'auto' samples the use of whatever this machine can measure: GPUs, and CPU processes."
+    )
+    device_interval_s: float = Field(
+        1.0, gt=0, description="Seconds between two samples; one is also taken where the trainer's phase changes."
+    )
+    ray_metrics: tuple[str, ...] = Field(
+        (), description="URLs of the /metrics pages of Ray nodes whose devices are sampled too."
+    )
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
+        (), description="Where the figures of each step go besides metrics.jsonl in the run folder."
+    )
+    tracker_project: str = Field("eventrain", min_length=1, description="Project name for 'wandb' and 'trackio'.")

@@ -68,6 +68,9 @@ EdgeName = Literal[
 ]
 """The named reasons to wait. ``work`` is an actor at rest: its `step` finds nothing to decide."""
 
+LOOP_LAG_BOUNDS_S = tuple(0.001 * 2**power for power in range(11))
+"""Upper bounds of the buckets of LoopLagSampled, in seconds."""
+
 VersionSpans = tuple[tuple[int, int], ...]
 """Runs of ``(weight version, number of tokens)`` in token order."""
 
@@ -678,11 +681,51 @@ class DeviceSampled(Event):
     """Use of one device over the `window_s` seconds that ended now."""
 
     kind: Literal["device_sampled"] = "device_sampled"
-    device: str
-    pool: Literal["engine", "learner", "controller"]
-    utilization: float = Field(description="0 to 1")
+    device: str = Field(description="as it is told apart in this run: 'cuda:0', 'cpu:engine-0', '10.0.0.7/gpu0'")
+    pool: Literal["engine", "learner", "controller", "shared"] = Field(
+        description="what it works for; 'shared': for several of them, or it is not known for which"
+    )
+    utilization: float = Field(description="0 to 1: share of the window in which it was busy")
     memory_bytes: int
     window_s: float
+    source: str = Field(default="", description="where the figures come from: nvml, gpm, psutil, ray")
+    sm_active: float | None = Field(
+        default=None,
+        description="0 to 1: mean share of a GPU's multiprocessors that had work, where the chip counts it; a kernel "
+        "that only waits keeps `utilization` at 1, and not this",
+    )
+    memory_total_bytes: int | None = Field(default=None, description="that there is; None: not known")
+
+
+class LoopLagSampled(Event):
+    """How late the controller's event loop was with timers, over the `window_s` seconds that ended now."""
+
+    kind: Literal["loop_lag_sampled"] = "loop_lag_sampled"
+    window_s: float
+    counts: tuple[int, ...] = Field(
+        description="timers that were late by at most 1, 2, 4, ... 1024 ms (LOOP_LAG_BOUNDS_S), then all others; "
+        "each is counted once"
+    )
+    sum_s: float
+    max_s: float
+
+
+class TelemetryDegraded(Event):
+    """A part of the telemetry does not work, or works less well than asked; the run does not depend on it."""
+
+    kind: Literal["telemetry_degraded"] = "telemetry_degraded"
+    part: Literal["metrics", "traces", "devices", "trackers"]
+    missing: str = Field(description="what is missing and why, in one line")
+    works: str = Field(description="what works nevertheless, in one line")
+
+
+class TelemetryDropped(Event):
+    """Telemetry lost `count` items since the last such event: the receiver was slower than the run, or gone."""
+
+    kind: Literal["telemetry_dropped"] = "telemetry_dropped"
+    signal: Literal["metrics", "traces", "devices", "trackers"]
+    reason: Literal["queue_full", "unreachable", "refused", "timed_out", "failed"]
+    count: int
 
 
 class Blocked(Event):
@@ -798,6 +841,9 @@ AnyEvent = Annotated[
     | CheckpointCommitted
     | CheckpointFailed
     | DeviceSampled
+    | LoopLagSampled
+    | TelemetryDegraded
+    | TelemetryDropped
     | Blocked
     | Unblocked
     | DeadlineExpired
@@ -810,3 +856,6 @@ AnyEvent = Annotated[
 
 EVENT_CLASSES: tuple[type[Event], ...] = get_args(get_args(AnyEvent)[0])
 BY_KIND: dict[str, type[Event]] = {cls.model_fields["kind"].default: cls for cls in EVENT_CLASSES}
+
+TELEMETRY: tuple[type[Event], ...] = (DeviceSampled, LoopLagSampled, TelemetryDegraded, TelemetryDropped)
+"""Events that tell of a run from its side: no decision reads them, and nothing moves because of them."""

@@ -29,7 +29,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PYTHON_OLDEST = (3, 11)
 
 LEVELS = {
-    "demo": (".[torch]", None),
+    "demo": (".[torch,telemetry,view]", None),
     "test": (".[all]", "dev"),
     "bench": (".[all]", "bench"),
 }

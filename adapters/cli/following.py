@@ -17,8 +17,8 @@ from rich.text import Text
 
 from ...events.record import Record
 from ...events.types import (
+    TELEMETRY,
     Blocked,
-    DeviceSampled,
     EnvStepFinished,
     EnvStepStarted,
     LlmCallFinished,
@@ -35,7 +35,7 @@ from .points import Point, Seq
 from .timeline import Moment, Timeline
 
 DULL = (
-    DeviceSampled,
+    *TELEMETRY,
     EnvStepFinished,
     EnvStepStarted,
     LlmCallFinished,

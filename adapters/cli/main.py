@@ -13,6 +13,7 @@ import click
 from ...core.failures import first_leaf
 from .demo_command import demo_command
 from .events_command import events_command
+from .export_command import export_command
 from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure
 from .fork_command import fork_command
 from .frontier_command import frontier_command
@@ -24,6 +25,7 @@ from .show_command import show_command
 from .simulate_command import simulate_command
 from .stalls_command import stalls_command
 from .status_command import status_command
+from .telemetry_command import telemetry_command
 from .whatif_command import whatif_command
 
 HELP = """Asynchronous reinforcement learning of language models; a run is the fold of its event log.
@@ -112,6 +114,8 @@ for _command in (
     simulate_command,
     log_command,
     fork_command,
+    export_command,
+    telemetry_command,
 ):
     commands.add_command(_command)
 

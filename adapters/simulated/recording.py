@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from ...core.config import RunConfig
 from ...events.record import Record
 from ...events.types import (
+    TELEMETRY,
     BatchTaken,
     Blocked,
     CheckpointCommitted,
     CheckpointFailed,
     CheckpointStarted,
     DeadlineExpired,
-    DeviceSampled,
     EngineLost,
     EngineRestarted,
     EngineUp,
@@ -78,7 +78,7 @@ FOLLOW_UPS = frozenset({
     TrajectoryFailed,
     Blocked,
     Unblocked,
-    DeviceSampled,
+    *TELEMETRY,
 })
 """Events that decide nothing."""
 OPENING = (RunResumed, LogTailCut, GroupRestored, GroupDiscarded, PromptReturned)

@@ -1,0 +1,10 @@
+"""`eventrain export`: what the log says, in the formats of other tools."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group(name="export", short_help="Write what the log says in the formats of other tools.")
+def export_command() -> None:
+    """Write what the log of a run says in the formats of other tools. The run may still go on."""
