@@ -706,8 +706,8 @@ class LoopLagSampled(Event):
         description="timers that were late by at most 1, 2, 4, ... 1024 ms (LOOP_LAG_BOUNDS_S), then all others; "
         "each is counted once"
     )
-    sum_s: float
-    max_s: float
+    sum_s: float = Field(description="seconds that all of them together were late")
+    max_s: float = Field(description="the latest one")
 
 
 class TelemetryDegraded(Event):
@@ -723,9 +723,9 @@ class TelemetryDropped(Event):
     """Telemetry lost `count` items since the last such event: the receiver was slower than the run, or gone."""
 
     kind: Literal["telemetry_dropped"] = "telemetry_dropped"
-    signal: Literal["metrics", "traces", "devices", "trackers"]
+    signal: Literal["metrics", "traces", "devices", "trackers"] = Field(description="what they were")
     reason: Literal["queue_full", "unreachable", "refused", "timed_out", "failed"]
-    count: int
+    count: int = Field(description="pushes of metrics, spans, samples, or steps")
 
 
 class Blocked(Event):
