@@ -714,7 +714,7 @@ class TelemetryDegraded(Event):
     """A part of the telemetry does not work, or works less well than asked; the run does not depend on it."""
 
     kind: Literal["telemetry_degraded"] = "telemetry_degraded"
-    part: Literal["metrics", "traces", "devices", "trackers"]
+    part: Literal["metrics", "traces", "devices", "trackers"] = Field(description="which one")
     missing: str = Field(description="what is missing and why, in one line")
     works: str = Field(description="what works nevertheless, in one line")
 
