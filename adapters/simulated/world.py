@@ -37,6 +37,33 @@ async def nothing(*_: object) -> None:
     """Do nothing: the hook of a world without faults."""
 
 
+class Use:
+    """How long a device has worked, and on how much at once: integrals over the time of `clock`."""
+
+    def __init__(self, clock: Clock, slots: int = 1) -> None:
+        self.busy_ns = 0
+        """Time with any work."""
+        self.work_ns = 0.0
+        """Time weighted by the share of the slots that were in use."""
+        self._clock = clock
+        self._slots = slots
+        self._work = 0
+        self._since_ns: int | None = None  # its clock may not run yet
+
+    def set(self, work: int) -> None:
+        """Work on `work` things from now on."""
+        self.settle()
+        self._work = work
+
+    def settle(self) -> None:
+        """Count up to now."""
+        now_ns = self._clock.mono_ns()
+        if self._work and self._since_ns is not None:
+            self.busy_ns += now_ns - self._since_ns
+            self.work_ns += (now_ns - self._since_ns) * min(1.0, self._work / self._slots)
+        self._since_ns = now_ns
+
+
 @dataclass
 class SimulatedEngine:
     """An engine that answers after `seconds(request)` with `length(request)` tokens.
@@ -63,6 +90,10 @@ class SimulatedEngine:
     _in_flight: int = 0
     _died: asyncio.Event = field(default_factory=asyncio.Event)
     _places: asyncio.Semaphore = field(default_factory=asyncio.Semaphore)
+    _sampling: int = 0
+
+    def __post_init__(self) -> None:
+        self.use = Use(self.clock, self.slots)
 
     async def prepare(self) -> None:
         """Have nothing to prepare."""
@@ -119,6 +150,18 @@ class SimulatedEngine:
 
     async def _sample(self, seconds: float) -> list[tuple[int, int]]:
         """Sample for `seconds`, pauses not counted; return the nanoseconds of every version, in order."""
+        self._sampling += 1
+        self._changed_use()
+        try:
+            return await self._sampled(seconds)
+        finally:
+            self._sampling -= 1
+            self._changed_use()
+
+    def _changed_use(self) -> None:
+        self.use.set(self._sampling if self._running.is_set() else 0)
+
+    async def _sampled(self, seconds: float) -> list[tuple[int, int]]:
         place, since_ns = len(self._past) - 1, self.clock.mono_ns()
         left_ns = round(seconds * 1e9)
         while True:
@@ -135,6 +178,7 @@ class SimulatedEngine:
                 return parts or [(self.version, 1)]
 
     def _changed(self) -> None:
+        self._changed_use()
         self._past.append((self.clock.mono_ns(), self.version, self._running.is_set()))
 
     async def pause(self, mode: SyncMode) -> None:
@@ -194,6 +238,9 @@ class SimulatedLearner:
     saved: dict[str, list[TrainBatch]] = field(default_factory=dict)
     """Checkpoints, which outlive it where the dictionary does."""
 
+    def __post_init__(self) -> None:
+        self.use = Use(self.clock)
+
     async def start(self, checkpoint: str | None) -> LearnerInfo:
         """Come up, with what the checkpoint holds."""
         await self.clock.sleep(self.start_s)
@@ -206,7 +253,11 @@ class SimulatedLearner:
         if batch.version != self.version:
             raise LearnerGone(f"a batch for version {batch.version}, and the learner holds {self.version}")
         await self.on_train(batch)
-        await self.clock.sleep(self.seconds)
+        self.use.set(1)
+        try:
+            await self.clock.sleep(self.seconds)
+        finally:
+            self.use.set(0)
         self.batches.append(batch)
         self.version += 1
         return TrainResult(0.5, {"grad_norm": 1.0}, {})
