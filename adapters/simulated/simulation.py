@@ -21,6 +21,7 @@ from ...events.bus import Bus
 from ...events.codec import encode
 from ...events.record import Record
 from ...events.types import RunFailed, RunFinished
+from .devices import SimulatedDevices
 from .disk import SimulatedDisk
 from .faults import Fault, FaultyPort, Injector
 from .scenario import Scenario, Surroundings
@@ -330,7 +331,14 @@ async def _conducted(run: Run, world: _World, loop: SeededLoop) -> RunOutcome:
     run.bus.register(world.injector)
     world.injector.on_stop, world.injector.on_kill = stop.set, kill
     try:
-        return await run.conduct(stop)
+        if not world.world.device_s:
+            return await run.conduct(stop)
+        devices = SimulatedDevices(run, world.clock, world.engines, world.learner, world.world.device_s)
+        async with asyncio.TaskGroup() as beside:
+            sampling = beside.create_task(devices.publish(), name="devices")
+            outcome = await run.conduct(stop)
+            sampling.cancel()
+        return outcome
     finally:
         run.bus.close()
 
