@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from eventrain.adapters.simulated.scenario import Scenario
@@ -35,7 +37,7 @@ def test_the_learner_is_busy_for_as_long_as_it_trains():
         for sample in (record.event for record in records)
         if isinstance(sample, DeviceSampled) and sample.pool == "learner"
     )
-    assert busy == pytest.approx(trained / 1e9, abs=0.1)
+    assert busy == pytest.approx(trained / 1e9, rel=0.03)  # an intent is on disk before it begins
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1", "cuda:2"])
@@ -48,7 +50,7 @@ def test_windows_cover_the_run_without_a_gap(device):
         if isinstance(record.event, DeviceSampled) and record.event.device == device
     ]
     assert len(ends) > 10
-    for (before, _), (mono, window_s) in zip(ends, ends[1:], strict=False):
+    for (before, _), (mono, window_s) in itertools.pairwise(ends):
         assert mono - before == pytest.approx(window_s * 1e9, abs=10)
 
 
