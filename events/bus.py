@@ -90,6 +90,11 @@ class Bus:
         return self._saved if self._writer is not None else self.next_seq - 1
 
     @property
+    def closed(self) -> bool:
+        """Whether further events are refused."""
+        return self._closed
+
+    @property
     def unsaved(self) -> int:
         """Number of events that are published and not yet durable."""
         return self.next_seq - 1 - self.durable_seq
