@@ -1,0 +1,358 @@
+"""What stands in a trace is what the log says, of any log; and any trace is one that Perfetto can show."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+from golden_runs import GOLDEN
+from perfetto_traces import ReadTrace
+from told_runs import ToldRun, phased_run
+
+from eventrain.adapters.simulated.chaos import draw_scenario
+from eventrain.adapters.simulated.simulation import simulate
+from eventrain.adapters.simulated.tape import Tape
+from eventrain.adapters.telemetry.perfetto.clock import TraceClock
+from eventrain.adapters.telemetry.perfetto.export import SLOTS_MAX, TraceExport
+from eventrain.core.projections import View
+from eventrain.events.reader import LogReader
+from eventrain.events.record import Record
+from eventrain.events.types import (
+    BatchTaken,
+    Blocked,
+    DeviceSampled,
+    EngineLost,
+    GroupDiscarded,
+    GroupEvicted,
+    GroupFailed,
+    GroupFiltered,
+    GroupRestored,
+    PhaseEntered,
+    RunResumed,
+    StallCleared,
+    StallDetected,
+    StepStarted,
+    TrajectoryCompleted,
+    TrajectoryFailed,
+    TrajectoryStarted,
+    Unblocked,
+)
+
+GOLDEN_DIGEST = "51303f06e60168743473b8f4c4ec0dc94a8299ae562d177e24c29c815609e3da"
+"""Of the trace of tests/golden/run_0_1. When it changes, users see something else: look at it, then enter it."""
+
+
+def exported(records: Sequence[Record], slots_max: int = SLOTS_MAX) -> bytes:
+    """Return the trace of a log."""
+    file = io.BytesIO()
+    TraceExport(file, records[0], slots_max).write(records)
+    return file.getvalue()
+
+
+def golden() -> list[Record]:
+    """Return the log with a little of everything: retries, evictions, a lost engine, a kill and a resume."""
+    return list(LogReader(GOLDEN / "run_0_1" / "events").records())
+
+
+def check_laws(records: Sequence[Record]) -> ReadTrace:
+    """Check a log's trace against the log."""
+    trace = ReadTrace(exported(records))
+    check_counters(records, trace)
+    check_phases(records, trace)
+    check_flows(records, trace)
+    check_attempts(records, trace)
+    return trace
+
+
+def check_counters(records: Sequence[Record], trace: ReadTrace) -> None:
+    """Check that at every moment each counter is what the projections say after the last event of that moment."""
+    view, clock = View(), TraceClock()
+    for place, record in enumerate(records):
+        view.apply(record)
+        clock.advance(record)
+        if place + 1 < len(records):
+            ahead = TraceClock()
+            ahead.__dict__.update(clock.__dict__)
+            ahead.advance(records[place + 1])
+            if ahead.now == clock.now:
+                continue
+        now = clock.now
+        assert trace.at("buffer/buffer depth", now) == view.groups.buffered, record
+        assert trace.at("buffer/groups in flight", now) == view.groups.in_flight, record
+        if view.trainer.learner_up:
+            assert trace.at("weights/weight version", now) == view.trainer.version, record
+        for engine in view.engines.by_name.values():
+            assert trace.at(f"engines/{engine.name} calls in flight", now) == engine.in_flight, record
+            assert trace.at(f"weights/{engine.name} serves version", now) == engine.version, record
+
+
+def check_phases(records: Sequence[Record], trace: ReadTrace) -> None:
+    """Check that the slices of each phase add up to the trainer's seconds, the open one included."""
+    view = View()
+    for record in records:
+        view.apply(record)
+    drawn: dict[str, int] = defaultdict(int)
+    for one in trace.on("trainer/phases"):
+        assert one.depth == 0
+        drawn[one.name] += one.end - one.begin
+    expected = dict(view.trainer.phase_ns)
+    if not view.trainer.finished:
+        now = records[-1].mono - view.trainer.phase_since_ns
+        expected[view.trainer.phase] = expected.get(view.trainer.phase, 0) + now
+    assert {name: ns for name, ns in drawn.items() if ns} == {name: ns for name, ns in expected.items() if ns}
+
+
+def check_flows(records: Sequence[Record], trace: ReadTrace) -> None:
+    """Check that an arrow leads to each step from every trajectory that it trained, and from nothing else."""
+    complete: dict[int, set[str]] = defaultdict(set)
+    taken: tuple[int, ...] = ()
+    expected: list[set[str]] = []
+    for record in records:
+        match record.event:
+            case TrajectoryCompleted(group=int(group)) as event:
+                complete[group].add(event.trajectory)
+            case GroupRestored(group=group) if not complete[group]:
+                complete[group].add(f"restored {group}")
+            case GroupFailed() | GroupEvicted() | GroupDiscarded() | GroupFiltered() as event:
+                complete.pop(event.group, None)
+            case BatchTaken() as event:
+                taken = event.groups
+            case StepStarted():
+                expected.append({name for group in taken for name in complete.pop(group)})
+            case RunResumed():
+                taken = ()
+    sources = {
+        flow: str(one.told.get("trajectory", f"restored {one.told.get('group')}"))
+        for one in (*trace.slices, *trace.instants)
+        for flow in one.leaves
+    }
+    found = [sorted(sources[flow] for flow in one.arrives) for one in trace.on("trainer/steps")]
+    assert found == [sorted(names) for names in expected]
+
+
+def check_attempts(records: Sequence[Record], trace: ReadTrace) -> None:
+    """Check that every attempt is one slice with its end, and that no other slice of its lane reaches into it."""
+    started = [one.event for one in records if isinstance(one.event, TrajectoryStarted)]
+    drawn = [one for one in trace.below("rollouts") if one.depth == 0]
+    assert [(one.told["trajectory"], one.told["attempt"]) for one in drawn] == [
+        (event.trajectory, event.attempt) for event in started
+    ]
+    outcomes = [one.told.get("outcome") for one in drawn]
+    assert outcomes.count("completed") == sum(isinstance(one.event, TrajectoryCompleted) for one in records)
+    failed = [one.event for one in records if isinstance(one.event, TrajectoryFailed)]
+    assert outcomes.count("failed") == len(failed)
+    marks = [one.name for one in trace.instants if one.lane.startswith("rollouts/")]
+    assert marks == [f"failed: {event.failure}" for event in failed]
+    by_lane = defaultdict(list)
+    for one in drawn:
+        by_lane[one.lane].append(one)
+    for line in by_lane.values():
+        assert all(one.end <= later.begin for one, later in itertools.pairwise(line))
+    assert {one.name for one in trace.below("rollouts")} <= {
+        "trajectory", "eval trajectory", "env reset", "turn", "chat", "env step", "reward",
+    }  # fmt: skip
+
+
+def test_the_golden_run() -> None:
+    """The laws hold for a run with a little of everything, killed and resumed."""
+    trace = check_laws(golden())
+    assert {one.name for one in trace.instants if one.lane == "buffer/groups"} >= {
+        "group filtered", "group failed", "group evicted", "group discarded", "group restored",
+    }  # fmt: skip
+    assert [one.name for one in trace.instants if one.lane == "run"] == [
+        "run started", "run resumed", "run finished",
+    ]  # fmt: skip
+    assert [one.told["failure"] for one in trace.instants if one.lane == "health/quarantines"]
+    interrupted = [one for one in trace.slices if one.told.get("interrupted")]
+    assert any(one.name == "trajectory" for one in interrupted), "nothing was cut by the kill"
+
+
+def test_the_same_log_gives_the_same_bytes() -> None:
+    """Two exports are equal, and equal to the one that was looked at."""
+    trace = exported(golden())
+    assert exported(golden()) == trace
+    assert hashlib.sha256(trace).hexdigest() == GOLDEN_DIGEST
+
+
+@pytest.mark.parametrize("upto", [1, 2, 3, 7, 20, *range(50, 1871, 130)])
+def test_a_log_that_ends_anywhere(upto: int) -> None:
+    """A live or a crashed run's trace is sound: what is open ends with the log and says so."""
+    records = golden()[:upto]
+    trace = check_laws(records)
+    end = max(one.end for one in trace.slices)
+    marked = [one for one in trace.slices if one.told.get("open")]
+    assert all(one.end == end for one in marked)
+    assert any(one.lane == "trainer/phases" for one in marked)
+
+
+@pytest.mark.parametrize("killing", [False, True])
+def test_worlds_at_random(killing: bool) -> None:
+    """The laws hold whatever fails, also across a kill and a resume."""
+    for seed in range(12):
+        tape = Tape(seed)
+        run = simulate(draw_scenario(tape), tape, killing=killing)
+        check_laws(run.records)
+
+
+def test_the_lanes_of_a_told_run() -> None:
+    """Lanes stand in the order of the story: what is trained, with which weights, by which engines, from what."""
+    trace = check_laws(phased_run(3).records)
+    assert trace.process == "told-20260101-120000"
+    assert trace.order() == [
+        "run",
+        "trainer", "trainer/phases", "trainer/steps", "trainer/waits",
+        "weights", "weights/weight version", "weights/engine-0 serves version", "weights/engine-0 sync",
+        "engines", "engines/engine-0", "engines/engine-0 calls in flight",
+        "devices", "devices/cuda:0 (learner)", "devices/cuda:1 (engine)",
+        "buffer", "buffer/buffer depth", "buffer/buffer capacity", "buffer/groups in flight", "buffer/groups",
+        "health",
+        "rollouts", "rollouts/in flight without a lane",
+        *(f"rollouts/slot {number}" for number in range(1, 9)),
+    ]  # fmt: skip
+    (first, *_) = trace.on("trainer/steps")
+    assert first.seconds == pytest.approx(9.0)
+    assert (first.told["step"], first.told["loss"], first.told["lag_max"]) == (0, 0.5, 0)
+    assert first.told["metrics.kl"] == 0.01
+    (wait, *_) = trace.on("trainer/waits")
+    assert (wait.name, wait.told["awaited"]) == ("buffer_ready", "step 0: 2 groups")
+    assert not any("open" in one.told for one in trace.slices)
+
+
+def test_an_arrow_leads_from_each_step_to_the_sync_of_its_weights() -> None:
+    """The engine's weight sync is where the arrow of the step arrives that made the weights."""
+    trace = ReadTrace(exported(phased_run(3).records))
+    syncs = trace.on("weights/engine-0 sync")
+    assert [one.told["version"] for one in syncs] == [1, 2, 3]
+    sources = [trace.source(flow) for one in syncs for flow in one.arrives]
+    assert [one.told["step"] for one in sources] == [0, 1, 2]
+    assert {one.lane for one in sources} == {"trainer/steps"}
+
+
+def test_a_device_sample_is_drawn_over_its_window() -> None:
+    """During training the learner's counter is what it was during training, not what the last sample before it said."""
+    trace = ReadTrace(exported(phased_run(2).records))
+    for one in trace.on("trainer/phases"):
+        if one.name == "training":
+            for time in (one.begin, (one.begin + one.end) // 2, one.end - 1):
+                assert trace.at("devices/cuda:0 (learner)", time) == pytest.approx(92.0)
+
+
+def crowd(groups: int) -> list[Record]:
+    """Tell a run with twice as many trajectories in flight at the same time as `groups`."""
+    told = ToldRun()
+    told.begin()
+    for group in range(groups):
+        told.after(0.001).dispatch(group, target=0, version=0)
+    for group in range(groups):
+        told.complete(group, 0, 0, llm_s=0.01, env_s=0.01)
+    return told.records
+
+
+def test_five_hundred_attempts_at_the_same_time() -> None:
+    """Each has a lane of its own, and the lanes are used again from the lowest on."""
+    records = [*crowd(250)]
+    trace = check_laws(records)
+    slots = [lane for lane in trace.lanes.values() if lane.startswith("rollouts/slot ")]
+    assert len(slots) == 500
+
+
+def test_more_attempts_than_lanes_are_counted() -> None:
+    """With fewer lanes the rest stands in a counter, which is zero again when they have ended."""
+    records = crowd(250)
+    trace = ReadTrace(exported(records, slots_max=100))
+    samples = [value for _, value in trace.counters["rollouts/in flight without a lane"]]
+    assert max(samples) == 400
+    assert samples[-1] == 0
+    assert len({one.lane for one in trace.below("rollouts")}) == 100
+    export = TraceExport(io.BytesIO(), records[0], slots_max=0)
+    export.write(records)
+    assert export.left_out == 500
+
+
+def test_a_stall_is_a_slice_with_its_chain() -> None:
+    """It lasts from the moment it was seen to the one that ended it, and says who waits for whom."""
+    told = ToldRun()
+    told.begin()
+    chain = ("trainer waits for buffer_ready", "no engine serves")
+    stall = StallDetected(stall=0, stall_kind="deadlock", chain=chain, sentence="nobody can move")
+    told.after(2.0).publish("watchdog", stall)
+    told.publish("engine_pool", EngineLost(engine="engine-0", message="gone"))
+    told.after(3.0).publish("watchdog", StallCleared(stall=0, by=1, seconds=3.0))
+    told.publish("watchdog", stall.model_copy(update={"stall": 1}))
+    trace = ReadTrace(exported(told.after(1.0).records))
+    cleared, standing = trace.on("health/stalls")
+    assert (cleared.name, cleared.seconds) == ("stall: deadlock", 3.0)
+    assert cleared.told["chain"] == list(chain)
+    assert "open" not in cleared.told
+    assert standing.told["open"] is True
+    assert [one.name for one in trace.on("engines/engine-0")] == ["serving", "lost"]
+
+
+def test_waits_that_overlap_have_lanes_of_their_own() -> None:
+    """A slice never lies half within another, and the lower lane is used again."""
+    told = ToldRun()
+    told.begin()
+    seqs = []
+    for edge, awaited in (("permit", "a"), ("durable", "b")):
+        blocked = Blocked(waiter="trainer", edge=edge, awaited=awaited, present="")
+        seqs.append(told.after(1.0).publish("trainer", blocked).seq)
+    for seq, edge in zip(seqs, ("permit", "durable"), strict=True):
+        freed = Unblocked(waiter="trainer", edge=edge, blocked=seq, outcome="ready", seconds=2.0)
+        told.after(1.0).publish("trainer", freed)
+    told.publish("trainer", Blocked(waiter="trainer", edge="version", awaited="c", present=""))
+    told.publish("collector", Blocked(waiter="collector", edge="work", awaited="d", present=""))
+    trace = check_laws(told.records)
+    waits = [(one.lane, one.name, one.seconds) for one in trace.slices if "waits" in one.lane]
+    assert waits == [
+        ("trainer/waits", "permit", 2.0),
+        ("trainer/waits 2", "durable", 2.0),
+        ("trainer/waits", "version", 0.0),
+    ]
+
+
+class TestClock:
+    """Times are UTC, never go back, and have true differences."""
+
+    def test_a_clock_that_is_set_back_changes_no_duration(self) -> None:
+        """Durations are those of the monotonic clock."""
+        told = ToldRun()
+        told.begin()
+        told.after(1.0).publish("trainer", PhaseEntered(phase="training", step=0))
+        told.after(2.0).publish("trainer", PhaseEntered(phase="eval", step=0))
+        records = [*told.records[:-1], told.records[-1]._replace(ts=told.start_ts - 10**12)]
+        trace = ReadTrace(exported(records))
+        assert [one.seconds for one in trace.on("trainer/phases")] == [1.0, 2.0, 0.0]
+
+    @pytest.mark.parametrize(("down_s", "gap_s"), [(600.0, 600.0), (-50.0, 0.0)])
+    def test_the_time_between_two_lives_is_a_gap(self, down_s: float, gap_s: float) -> None:
+        """What the killed process had open ends with it; where UTC went back there is no gap."""
+        told = ToldRun()
+        told.begin()
+        told.publish("trainer", PhaseEntered(phase="training", step=0))
+        last = told.after(5.0).publish("trainer", PhaseEntered(phase="eval", step=0))
+        event = RunResumed(step=0, version=0, last_mono=last.mono)
+        resumed = told.publish("run", event)
+        records = [*told.records[:-1], resumed._replace(ts=last.ts + round(down_s * 1e9))]
+        later = told.after(1.0).publish("trainer", PhaseEntered(phase="generating", step=0))
+        records.append(later._replace(ts=0))
+        trace = check_laws(records)
+        before, again = trace.on("trainer/phases")[-3:-1]
+        assert before.name == "eval"
+        assert before.told["interrupted"] is True
+        assert (again.begin - before.end) / 1e9 == gap_s
+        assert again.seconds == 1.0
+
+    def test_events_of_other_machines_do_not_turn_it_back(self) -> None:
+        """An event with an earlier monotonic time stands at the time of the one before it."""
+        told = ToldRun()
+        told.begin()
+        told.after(1.0).publish("trainer", PhaseEntered(phase="training", step=0))
+        sample = DeviceSampled(device="cuda:0", pool="learner", utilization=1.0, memory_bytes=0, window_s=9.0)
+        late = told.publish("telemetry", sample)
+        records = [*told.records[:-1], late._replace(mono=late.mono - 10**8)]
+        trace = ReadTrace(exported(records))
+        assert trace.counters["devices/cuda:0 (learner)"] == [(told.start_ts, 100.0)]
