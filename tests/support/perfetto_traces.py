@@ -133,7 +133,7 @@ class ReadTrace:
                 assert found.end >= found.begin
                 self._tell(found, event)
             case TrackEvent.TYPE_INSTANT:
-                found = Slice(lane, self._names[event.name_iid], time, time)
+                found = Slice(lane, self._names[event.name_iid], time, time, len(self._open[uuid]))
                 self.instants.append(found)
                 self._tell(found, event)
             case other:

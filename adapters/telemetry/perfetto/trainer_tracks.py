@@ -57,7 +57,6 @@ class TrainerTracks(Folded):
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
-        self._taken = ()
         told = {
             "step": event.step,
             "checkpoint": event.checkpoint or "the model as loaded",

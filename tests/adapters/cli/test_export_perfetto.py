@@ -16,6 +16,14 @@ Command = Callable[..., Result]
 WriteRun = Callable[..., RunFolder]
 
 
+class NotInstalled:
+    """Makes the import of perfetto fail as it does where nothing of it is there."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "perfetto":
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+
 def test_a_run_is_exported(command: Command, write_run: WriteRun, tmp_path: Path) -> None:
     """The file is a sound trace, and what was done is said in two lines."""
     write_run(tmp_path / "run")
@@ -79,7 +87,7 @@ def test_without_the_package_one_line_says_what_to_install(
     write_run(tmp_path / "run")
     for name in [name for name in sys.modules if name.partition(".")[0] == "perfetto"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "perfetto", None)
+    monkeypatch.setattr(sys, "meta_path", [NotInstalled(), *sys.meta_path])
     result = command("export", "perfetto", tmp_path / "run", tmp_path / "a.pftrace")
     assert result.exit_code == 2
     assert result.stderr == "perfetto is not installed: pip install 'eventrain[view]'\n"

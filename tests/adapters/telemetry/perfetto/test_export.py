@@ -26,16 +26,20 @@ from eventrain.events.types import (
     Blocked,
     DeviceSampled,
     EngineLost,
+    EnvStepStarted,
     GroupDiscarded,
     GroupEvicted,
     GroupFailed,
     GroupFiltered,
     GroupRestored,
+    LlmCallStarted,
     PhaseEntered,
     RunResumed,
     StallCleared,
     StallDetected,
+    StepCompleted,
     StepStarted,
+    SyncStarted,
     TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
@@ -88,6 +92,9 @@ def check_counters(records: Sequence[Record], trace: ReadTrace) -> None:
         for engine in view.engines.by_name.values():
             assert trace.at(f"engines/{engine.name} calls in flight", now) == engine.in_flight, record
             assert trace.at(f"weights/{engine.name} serves version", now) == engine.version, record
+        for lane in trace.counters:
+            if lane.endswith("calls in flight") and lane[8:-16] not in view.engines.by_name:
+                assert trace.at(lane, now) in (None, 0), f"{lane} at seq {record.seq}"
 
 
 def check_phases(records: Sequence[Record], trace: ReadTrace) -> None:
@@ -232,6 +239,69 @@ def test_an_arrow_leads_from_each_step_to_the_sync_of_its_weights() -> None:
     assert {one.lane for one in sources} == {"trainer/steps"}
 
 
+def test_an_arrow_of_a_step_leads_to_no_sync_of_other_weights() -> None:
+    """An engine that takes older weights after the step gets no arrow from it."""
+    told = ToldRun()
+    told.begin(engines=2)
+    told.publish("trainer", BatchTaken(step=0, groups=()))
+    told.publish("trainer", StepStarted(step=0, version=0, groups=0, trajectories=0, tokens=0))
+    told.after(1.0).publish(
+        "trainer", StepCompleted(step=0, version=1, loss=0.0, reward_mean=0.0, lag_mean=0.0, lag_max=0)
+    )
+    for engine, version in (("engine-0", 0), ("engine-1", 1)):
+        told.publish("engine_pool", SyncStarted(engine=engine, version=version, mode="in_flight"))
+    trace = ReadTrace(exported(told.records))
+    assert [len(one.arrives) for one in trace.below("weights")] == [0, 1]
+
+
+def test_groups_that_were_taken_and_not_trained_keep_their_arrows() -> None:
+    """Where a kill came between batch and step, the group is trained later, with the arrows of its trajectories."""
+    told = ToldRun()
+    told.begin()
+    told.dispatch(0, target=0, version=0)
+    told.complete(0, 0, 0, llm_s=1.0, env_s=0.5)
+    last = told.publish("trainer", BatchTaken(step=0, groups=(0,)))
+    told.publish("run", RunResumed(step=0, version=0, restored=1, last_mono=last.mono))
+    restored = {"prompt": 0, "index": 0, "target": 0, "version": 0, "size": 2, "step": 0, "trajectories": ()}
+    told.publish("run", GroupRestored(group=0, **restored))
+    for _ in range(2):
+        told.publish("trainer", BatchTaken(step=0, groups=(0,)))
+        told.publish("trainer", StepStarted(step=0, version=0, groups=1, trajectories=2, tokens=8))
+        last = told.after(1.0).publish("trainer", PhaseEntered(phase="eval", step=0))
+        told.publish("run", RunResumed(step=0, version=0, restored=1, last_mono=last.mono))
+        told.publish("run", GroupRestored(group=0, **restored))
+    trace = check_laws(told.records)
+    first, again = trace.on("trainer/steps")
+    assert [trace.source(flow).name for flow in first.arrives] == ["trajectory", "trajectory"]
+    assert [trace.source(flow).name for flow in again.arrives] == ["group restored"]
+
+
+def test_a_turn_holds_its_calls() -> None:
+    """A call that is made again is a second slice of its turn; a failure in the midst of one ends it, and is marked."""
+    told = ToldRun()
+    told.begin()
+    told.dispatch(0, target=0, version=0, size=1)
+    ask = LlmCallStarted(trajectory="0/0", turn=0, engine="engine-0", prompt_tokens=3, max_tokens=8)
+    env = EnvStepStarted(trajectory="0/0", turn=0)
+    for event in (ask, ask, env, ask.model_copy(update={"turn": 1})):
+        told.publish("rollout", event)
+        told.after(1.0)
+    failure = TrajectoryFailed(
+        trajectory="0/0", group=0, attempt=0, failure="engine_lost", retryable=True, blame="engine", message="gone"
+    )
+    told.publish("rollout", failure)
+    trace = ReadTrace(exported(told.records))
+    assert [(one.depth, one.name, one.seconds) for one in trace.below("rollouts")] == [
+        (0, "trajectory", 4.0),
+        (1, "turn", 3.0), (2, "chat", 1.0), (2, "chat", 1.0), (2, "env step", 1.0),
+        (1, "turn", 1.0), (2, "chat", 1.0),
+    ]  # fmt: skip
+    (mark,) = [one for one in trace.instants if one.lane == "rollouts/slot 1"]
+    assert (mark.name, mark.depth) == ("failed: engine_lost", 1)
+    (whole, *_) = trace.below("rollouts")
+    assert (whole.told["outcome"], whole.told["blame"]) == ("failed", "engine")
+
+
 def test_a_device_sample_is_drawn_over_its_window() -> None:
     """During training the learner's counter is what it was during training, not what the last sample before it said."""
     trace = ReadTrace(exported(phased_run(2).records))
@@ -290,6 +360,17 @@ def test_a_stall_is_a_slice_with_its_chain() -> None:
     assert "open" not in cleared.told
     assert standing.told["open"] is True
     assert [one.name for one in trace.on("engines/engine-0")] == ["serving", "lost"]
+
+
+def test_a_fork_says_so() -> None:
+    """A fork's trace begins with what it has of the other run, and marks where it left it."""
+    told = ToldRun()
+    told.begin()
+    forked = RunResumed(step=0, version=0, last_mono=told.records[-1].mono, forked_from="runs/other")
+    told.after(1.0).publish("run", forked)
+    trace = check_laws(told.records)
+    marks = [(one.name, one.told.get("forked_from")) for one in trace.instants if one.lane == "run"]
+    assert marks == [("run started", None), ("run forked", "runs/other")]
 
 
 def test_waits_that_overlap_have_lanes_of_their_own() -> None:
