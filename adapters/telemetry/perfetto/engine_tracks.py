@@ -135,10 +135,12 @@ class EngineTracks(Folded):
 
 
 class _EngineLanes:
-    """The tracks of one engine."""
+    """The tracks of one engine, among the others by the number in its name: they come up in any order."""
 
     def __init__(self, file: TraceFile, weights: int, engines: int, name: str) -> None:
-        self.version = file.counter(f"{name} serves version", weights)
-        self.syncs = Spans(file, weights, f"{name} sync")
-        self.state = Lane(file, file.track(name, engines, "Serving, paused, lost or restarting"))
-        self.calls = file.counter(f"{name} calls in flight", engines)
+        number = name[len(name.rstrip("0123456789")) :][-6:]
+        rank = 100 + 2 * int(number) if number else None
+        self.version = file.counter(f"{name} serves version", weights, rank=rank)
+        self.syncs = Spans(file, weights, f"{name} sync", rank and rank + 1)
+        self.state = Lane(file, file.track(name, engines, "Serving, paused, lost or restarting", rank))
+        self.calls = file.counter(f"{name} calls in flight", engines, rank=rank and rank + 1)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Hashable, Iterable
 
 from .trace_file import Told, TraceFile
 
+SPANS_MAX = 16
+"""Slices of one kind, such as the trainer's waits, that are shown at the same time."""
+
 
 class Lane:
     """One track, and the slices that are open on it, the outermost first."""
@@ -55,11 +58,14 @@ class Lane:
 class Lanes:
     """Like tracks, of which whoever comes takes the lowest free one; made when they are needed, `most` of them."""
 
-    def __init__(self, file: TraceFile, parent: int, name: Callable[[int], str], most: int) -> None:
+    def __init__(
+        self, file: TraceFile, parent: int, name: Callable[[int], str], most: int, rank: int | None = None
+    ) -> None:
         self._file = file
         self._parent = parent
         self._name = name
         self._most = most
+        self._rank = rank
         self._made = 0
         self._free: list[tuple[int, Lane]] = []
 
@@ -69,7 +75,7 @@ class Lanes:
             return heapq.heappop(self._free)[1]
         if self._made == self._most:
             return None
-        track = self._file.track(self._name(self._made), self._parent)
+        track = self._file.track(self._name(self._made), self._parent, rank=self._rank)
         self._made += 1
         return Lane(self._file, track, self._made)
 
@@ -81,8 +87,11 @@ class Lanes:
 class Spans:
     """Slices that may overlap, each on a lane of its own while it is open: ``waits``, and ``waits 2`` when needed."""
 
-    def __init__(self, file: TraceFile, parent: int, name: str, most: int = 16) -> None:
-        self._lanes = Lanes(file, parent, lambda number: f"{name} {number + 1}" if number else name, most)
+    def __init__(self, file: TraceFile, parent: int, name: str, rank: int | None = None) -> None:
+        def numbered(number: int) -> str:
+            return f"{name} {number + 1}" if number else name
+
+        self._lanes = Lanes(file, parent, numbered, SPANS_MAX, rank)
         self._open: dict[Hashable, Lane] = {}
 
     def begin(self, key: Hashable, name: str, told: Told | None = None, ends: Iterable[int] = ()) -> None:

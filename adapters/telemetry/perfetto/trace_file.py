@@ -56,14 +56,16 @@ class TraceFile:
         uuid: int = self._describe(name, self.root, about, holds=True).uuid
         return uuid
 
-    def track(self, name: str, parent: int, about: str = "") -> int:
-        """Return a new track for slices and instants."""
-        uuid: int = self._describe(name, parent, about).uuid
+    def track(self, name: str, parent: int, about: str = "", rank: int | None = None) -> int:
+        """Return a new track for slices and instants. Without a `rank` it stands behind those that were made before."""
+        uuid: int = self._describe(name, parent, about, rank=rank).uuid
         return uuid
 
-    def counter(self, name: str, parent: int, unit: str = "", about: str = "") -> CounterTrack:
-        """Return a new track for a number."""
-        track = self._describe(name, parent, about)
+    def counter(
+        self, name: str, parent: int, unit: str = "", about: str = "", rank: int | None = None
+    ) -> CounterTrack:
+        """Return a new track for a number, with its `rank` as for a track."""
+        track = self._describe(name, parent, about, rank=rank)
         track.counter.SetInParent()
         if unit:
             track.counter.unit_name = unit
@@ -173,13 +175,16 @@ class TraceFile:
         packet.interned_data.debug_annotation_names.add(iid=number, name=key)
         return number
 
-    def _describe(self, name: str, parent: int, about: str, *, holds: bool = False) -> Any:
+    def _describe(
+        self, name: str, parent: int, about: str, *, holds: bool = False, rank: int | None = None
+    ) -> Any:
         self.tracks += 1
         packet = self._new()
         packet.trusted_packet_sequence_id = MAIN_SEQUENCE
         track = packet.track_descriptor
         track.uuid, track.name, track.parent_uuid = self.root + self.tracks, name, parent
-        track.sibling_order_rank = self._children[parent] = self._children.get(parent, 0) + 1
+        self._children[parent] = self._children.get(parent, 0) + 1
+        track.sibling_order_rank = self._children[parent] if rank is None else rank
         if about:
             track.description = about
         if holds:

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
-from collections import defaultdict
-from collections.abc import Sequence
 
 import pytest
 from golden_runs import GOLDEN
+from perfetto_laws import check_laws, exported
 from perfetto_traces import ReadTrace
 from told_runs import ToldRun, phased_run
 
 from eventrain.adapters.simulated.chaos import draw_scenario
 from eventrain.adapters.simulated.simulation import simulate
 from eventrain.adapters.simulated.tape import Tape
-from eventrain.adapters.telemetry.perfetto.clock import TraceClock
-from eventrain.adapters.telemetry.perfetto.export import SLOTS_MAX, TraceExport
-from eventrain.core.projections import View
+from eventrain.adapters.telemetry.perfetto.export import TraceExport
 from eventrain.events.reader import LogReader
 from eventrain.events.record import Record
 from eventrain.events.types import (
     BatchTaken,
     Blocked,
-    DeviceSampled,
     EngineLost,
+    EngineUp,
     EnvStepStarted,
-    GroupDiscarded,
-    GroupEvicted,
-    GroupFailed,
-    GroupFiltered,
     GroupRestored,
     LlmCallStarted,
     PhaseEntered,
@@ -40,128 +32,17 @@ from eventrain.events.types import (
     StepCompleted,
     StepStarted,
     SyncStarted,
-    TrajectoryCompleted,
     TrajectoryFailed,
-    TrajectoryStarted,
     Unblocked,
 )
 
-GOLDEN_DIGEST = "51303f06e60168743473b8f4c4ec0dc94a8299ae562d177e24c29c815609e3da"
+GOLDEN_DIGEST = "b725455b9423184f2c35919af61fa561a644ba84c628bd70ed3f6d8dde7a4124"
 """Of the trace of tests/golden/run_0_1. When it changes, users see something else: look at it, then enter it."""
-
-
-def exported(records: Sequence[Record], slots_max: int = SLOTS_MAX) -> bytes:
-    """Return the trace of a log."""
-    file = io.BytesIO()
-    TraceExport(file, records[0], slots_max).write(records)
-    return file.getvalue()
 
 
 def golden() -> list[Record]:
     """Return the log with a little of everything: retries, evictions, a lost engine, a kill and a resume."""
     return list(LogReader(GOLDEN / "run_0_1" / "events").records())
-
-
-def check_laws(records: Sequence[Record]) -> ReadTrace:
-    """Check a log's trace against the log."""
-    trace = ReadTrace(exported(records))
-    check_counters(records, trace)
-    check_phases(records, trace)
-    check_flows(records, trace)
-    check_attempts(records, trace)
-    return trace
-
-
-def check_counters(records: Sequence[Record], trace: ReadTrace) -> None:
-    """Check that at every moment each counter is what the projections say after the last event of that moment."""
-    view, clock = View(), TraceClock()
-    for place, record in enumerate(records):
-        view.apply(record)
-        clock.advance(record)
-        if place + 1 < len(records):
-            ahead = TraceClock()
-            ahead.__dict__.update(clock.__dict__)
-            ahead.advance(records[place + 1])
-            if ahead.now == clock.now:
-                continue
-        now = clock.now
-        assert trace.at("buffer/buffer depth", now) == view.groups.buffered, record
-        assert trace.at("buffer/groups in flight", now) == view.groups.in_flight, record
-        if view.trainer.learner_up:
-            assert trace.at("weights/weight version", now) == view.trainer.version, record
-        for engine in view.engines.by_name.values():
-            assert trace.at(f"engines/{engine.name} calls in flight", now) == engine.in_flight, record
-            assert trace.at(f"weights/{engine.name} serves version", now) == engine.version, record
-        for lane in trace.counters:
-            if lane.endswith("calls in flight") and lane[8:-16] not in view.engines.by_name:
-                assert trace.at(lane, now) in (None, 0), f"{lane} at seq {record.seq}"
-
-
-def check_phases(records: Sequence[Record], trace: ReadTrace) -> None:
-    """Check that the slices of each phase add up to the trainer's seconds, the open one included."""
-    view = View()
-    for record in records:
-        view.apply(record)
-    drawn: dict[str, int] = defaultdict(int)
-    for one in trace.on("trainer/phases"):
-        assert one.depth == 0
-        drawn[one.name] += one.end - one.begin
-    expected = dict(view.trainer.phase_ns)
-    if not view.trainer.finished:
-        now = records[-1].mono - view.trainer.phase_since_ns
-        expected[view.trainer.phase] = expected.get(view.trainer.phase, 0) + now
-    assert {name: ns for name, ns in drawn.items() if ns} == {name: ns for name, ns in expected.items() if ns}
-
-
-def check_flows(records: Sequence[Record], trace: ReadTrace) -> None:
-    """Check that an arrow leads to each step from every trajectory that it trained, and from nothing else."""
-    complete: dict[int, set[str]] = defaultdict(set)
-    taken: tuple[int, ...] = ()
-    expected: list[set[str]] = []
-    for record in records:
-        match record.event:
-            case TrajectoryCompleted(group=int(group)) as event:
-                complete[group].add(event.trajectory)
-            case GroupRestored(group=group) if not complete[group]:
-                complete[group].add(f"restored {group}")
-            case GroupFailed() | GroupEvicted() | GroupDiscarded() | GroupFiltered() as event:
-                complete.pop(event.group, None)
-            case BatchTaken() as event:
-                taken = event.groups
-            case StepStarted():
-                expected.append({name for group in taken for name in complete.pop(group)})
-            case RunResumed():
-                taken = ()
-    sources = {
-        flow: str(one.told.get("trajectory", f"restored {one.told.get('group')}"))
-        for one in (*trace.slices, *trace.instants)
-        for flow in one.leaves
-    }
-    found = [sorted(sources[flow] for flow in one.arrives) for one in trace.on("trainer/steps")]
-    assert found == [sorted(names) for names in expected]
-
-
-def check_attempts(records: Sequence[Record], trace: ReadTrace) -> None:
-    """Check that every attempt is one slice with its end, and that no other slice of its lane reaches into it."""
-    started = [one.event for one in records if isinstance(one.event, TrajectoryStarted)]
-    drawn = [one for one in trace.below("rollouts") if one.depth == 0]
-    assert [(one.told["trajectory"], one.told["attempt"]) for one in drawn] == [
-        (event.trajectory, event.attempt) for event in started
-    ]
-    outcomes = [one.told.get("outcome") for one in drawn]
-    assert outcomes.count("completed") == sum(isinstance(one.event, TrajectoryCompleted) for one in records)
-    failed = [one.event for one in records if isinstance(one.event, TrajectoryFailed)]
-    assert outcomes.count("failed") == len(failed)
-    marks = [one.name for one in trace.instants if one.lane.startswith("rollouts/")]
-    assert marks == [f"failed: {event.failure}" for event in failed]
-    by_lane = defaultdict(list)
-    for one in drawn:
-        by_lane[one.lane].append(one)
-    for line in by_lane.values():
-        assert all(one.end <= later.begin for one, later in itertools.pairwise(line))
-    assert {one.name for one in trace.below("rollouts")} <= {
-        "trajectory", "eval trajectory", "env reset", "turn", "chat", "env step", "reward",
-    }  # fmt: skip
 
 
 def test_the_golden_run() -> None:
@@ -176,6 +57,19 @@ def test_the_golden_run() -> None:
     assert [one.told["failure"] for one in trace.instants if one.lane == "health/quarantines"]
     interrupted = [one for one in trace.slices if one.told.get("interrupted")]
     assert any(one.name == "trajectory" for one in interrupted), "nothing was cut by the kill"
+
+
+def test_engines_stand_in_the_order_of_their_numbers() -> None:
+    """Whichever comes up first, the first engine is shown first."""
+    told = ToldRun()
+    told.begin(engines=0)
+    for number in (10, 2, 0):
+        up = EngineUp(engine=f"engine-{number}", version=0, context_tokens=96, slots=8)
+        told.publish("engine_pool", up)
+    shown = ReadTrace(exported(told.records)).order()
+    assert [lane for lane in shown if lane.startswith("engines/") and "calls" not in lane] == [
+        "engines/engine-0", "engines/engine-2", "engines/engine-10",
+    ]  # fmt: skip
 
 
 def test_the_same_log_gives_the_same_bytes() -> None:
@@ -393,47 +287,3 @@ def test_waits_that_overlap_have_lanes_of_their_own() -> None:
         ("trainer/waits 2", "durable", 2.0),
         ("trainer/waits", "version", 0.0),
     ]
-
-
-class TestClock:
-    """Times are UTC, never go back, and have true differences."""
-
-    def test_a_clock_that_is_set_back_changes_no_duration(self) -> None:
-        """Durations are those of the monotonic clock."""
-        told = ToldRun()
-        told.begin()
-        told.after(1.0).publish("trainer", PhaseEntered(phase="training", step=0))
-        told.after(2.0).publish("trainer", PhaseEntered(phase="eval", step=0))
-        records = [*told.records[:-1], told.records[-1]._replace(ts=told.start_ts - 10**12)]
-        trace = ReadTrace(exported(records))
-        assert [one.seconds for one in trace.on("trainer/phases")] == [1.0, 2.0, 0.0]
-
-    @pytest.mark.parametrize(("down_s", "gap_s"), [(600.0, 600.0), (-50.0, 0.0)])
-    def test_the_time_between_two_lives_is_a_gap(self, down_s: float, gap_s: float) -> None:
-        """What the killed process had open ends with it; where UTC went back there is no gap."""
-        told = ToldRun()
-        told.begin()
-        told.publish("trainer", PhaseEntered(phase="training", step=0))
-        last = told.after(5.0).publish("trainer", PhaseEntered(phase="eval", step=0))
-        event = RunResumed(step=0, version=0, last_mono=last.mono)
-        resumed = told.publish("run", event)
-        records = [*told.records[:-1], resumed._replace(ts=last.ts + round(down_s * 1e9))]
-        later = told.after(1.0).publish("trainer", PhaseEntered(phase="generating", step=0))
-        records.append(later._replace(ts=0))
-        trace = check_laws(records)
-        before, again = trace.on("trainer/phases")[-3:-1]
-        assert before.name == "eval"
-        assert before.told["interrupted"] is True
-        assert (again.begin - before.end) / 1e9 == gap_s
-        assert again.seconds == 1.0
-
-    def test_events_of_other_machines_do_not_turn_it_back(self) -> None:
-        """An event with an earlier monotonic time stands at the time of the one before it."""
-        told = ToldRun()
-        told.begin()
-        told.after(1.0).publish("trainer", PhaseEntered(phase="training", step=0))
-        sample = DeviceSampled(device="cuda:0", pool="learner", utilization=1.0, memory_bytes=0, window_s=9.0)
-        late = told.publish("telemetry", sample)
-        records = [*told.records[:-1], late._replace(mono=late.mono - 10**8)]
-        trace = ReadTrace(exported(records))
-        assert trace.counters["devices/cuda:0 (learner)"] == [(told.start_ts, 100.0)]
