@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..events.record import Record
-from ..events.types import TELEMETRY, InvariantBroken, RunResumed, StallCleared, StallDetected
+from ..events.types import TELEMETRY, Event, InvariantBroken, RunResumed, StallCleared, StallDetected
 from . import collector, engine_pool, trainer
 from .config import RunConfig
 from .failures import RunFailure
@@ -22,7 +22,7 @@ from .projections.accounting import Ledger
 from .stalls import ASLEEP_S, Stall, limits_s, livelock, nothing_moves, unheard, verdict
 from .waits import Waiter
 
-_ASIDE = (StallDetected, StallCleared, InvariantBroken, *TELEMETRY)
+_ASIDE: tuple[type[Event], ...] = (StallDetected, StallCleared, InvariantBroken, *TELEMETRY)
 """Events that tell of a run and do not move it."""
 _ABORTS = ("deadlock", "livelock", "silent_loss")
 

@@ -21,6 +21,7 @@ from ...events.types import (
     Blocked,
     EnvStepFinished,
     EnvStepStarted,
+    Event,
     LlmCallFinished,
     LlmCallStarted,
     PromptDrawn,
@@ -34,7 +35,7 @@ from .moment_report import moment_lines
 from .points import Point, Seq
 from .timeline import Moment, Timeline
 
-DULL = (
+DULL: tuple[type[Event], ...] = (
     *TELEMETRY,
     EnvStepFinished,
     EnvStepStarted,

@@ -160,7 +160,11 @@ class ToldRun:
     def write(self, folder: Path, upto: int | None = None) -> Path:
         """Write the log, or its first `upto` records, as the run folder `folder`; return it."""
         made = RunFolder.create(folder)
-        with made.lock(), closing(LogWriter(made.events, run=self.name, epoch=made.epoch)) as writer:
+        with made.lock():
+            log = LogWriter(
+                made.events, run=self.name, epoch=made.epoch, first_seq=0, segment_bytes=2**20
+            )
+        with closing(log) as writer:
             for record in self.records[:upto]:
                 writer.append(record)
         return folder
