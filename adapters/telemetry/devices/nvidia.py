@@ -21,7 +21,7 @@ from typing import Any
 from .source import Reading, SourceAbsent, SourceFailed
 
 GPM_READ_S_MIN = 0.1
-"""GPM's counters are read at most this often: the driver refreshes them about ten times a second."""
+"""Closer reads of the counters are left out and join the next window: over less, their difference is mostly rounding."""
 
 
 class NvidiaSource:
@@ -61,7 +61,8 @@ class NvidiaSource:
 
     def sample(self) -> list[Reading]:
         """Return a reading of each GPU. Raises what NVML raises: a GPU that is lost, for one."""
-        return [gpu.read(self._now()) for gpu in self._gpus]
+        readings = (gpu.read(self._now()) for gpu in self._gpus)
+        return [reading for reading in readings if reading is not None]
 
     def close(self) -> None:
         """Free the counters and leave the driver."""
@@ -110,7 +111,6 @@ class _Gpu:
         self._since = now
         self._counters: list[Any] = []
         self._newest_us = 0
-        self._last: tuple[float, float | None] = (0.0, None)
         self._rings = True
         if self._has_counters():
             self._counters = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
@@ -118,20 +118,22 @@ class _Gpu:
         else:
             self._ring()  # what it holds by now is of before
 
-    def read(self, now: float) -> Reading:
-        """Return its use since the last read."""
+    def read(self, now: float) -> Reading | None:
+        """Return its use since the last reading; None where that is too short ago."""
         nvml, window_s = self._nvml, now - self._since
+        source, sm_active = "nvml", None
         if self._counters:
+            if window_s < GPM_READ_S_MIN:
+                return None
             source = "gpm"
-            if window_s >= GPM_READ_S_MIN or self._last[1] is None:
-                self._last = self._counted()
+            utilization, sm_active = self._counted()
         else:
-            source, share = "nvml", self._ring()
-            rate = share if share is not None else nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
-            self._last = rate, None
+            share = self._ring()
+            if share is None:
+                share = _share(nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+            utilization = share
         self._since = now
         memory = nvml.nvmlDeviceGetMemoryInfo(self._handle)
-        utilization, sm_active = self._last
         return Reading(
             self._device, None, utilization, memory.used, window_s, source, sm_active, memory.total
         )
