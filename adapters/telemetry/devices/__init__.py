@@ -43,10 +43,12 @@ def sources_for(config: RunConfig, ports: Ports) -> list[DeviceSource]:
 
 
 def _watched(config: RunConfig, ports: Ports) -> list[Watched]:
-    watched = [Watched("cpu:controller", "controller", 1, os.getpid)]
-    for engine in ports.engines:
-        if isinstance(engine, HasProcess):
-            watched.append(Watched(f"cpu:{engine.name}", "engine", config.engine.threads, _pid_of(engine)))
+    engines = [
+        Watched(f"cpu:{engine.name}", "engine", config.engine.threads, _pid_of(engine))
+        for engine in ports.engines
+        if isinstance(engine, HasProcess)
+    ]
+    watched = [Watched("cpu:controller", "controller", 1, os.getpid), *engines]
     if isinstance(ports.learner, HasProcess):
         watched.append(Watched("cpu:learner", "learner", config.learner.threads, _pid_of(ports.learner)))
     return watched

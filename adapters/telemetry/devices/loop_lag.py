@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ....core.projections import View
 from ....events.bus import Bus
 from ....events.types import LOOP_LAG_BOUNDS_S, LoopLagSampled
-from .sampler import ACTOR
+from .sampler import ACTOR, is_over
 
 TIMER_S = 0.1
 WINDOW_S = 10.0
@@ -39,14 +39,14 @@ class LoopLagSampler:
         self._unsaved_max = unsaved_max
 
     async def run(self) -> None:
-        """Measure until the run has ended. Cancelled, it stops at once, and the window that is open is not published."""
+        """Measure until the run has ended. Cancelled, it stops at once; the window that is open is not published."""
         loop = asyncio.get_running_loop()
         lags, began_s = Lags(), loop.time()
         while True:
             due_s = loop.time() + TIMER_S
             await asyncio.sleep(TIMER_S)
             lags.add(max(0.0, loop.time() - due_s))
-            if self._over():
+            if is_over(self._bus, self._view):
                 return
             if loop.time() - began_s < WINDOW_S or self._bus.unsaved > self._unsaved_max:
                 continue
@@ -60,10 +60,3 @@ class LoopLagSampler:
                 ),
             )
             lags, began_s = Lags(), loop.time()
-
-    def _over(self) -> bool:
-        try:
-            self._bus.fold()
-        except Exception:  # noqa: BLE001 - the run is about to fail with it
-            return True
-        return self._view.trainer.finished

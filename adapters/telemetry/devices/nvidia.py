@@ -21,7 +21,7 @@ from typing import Any
 from .source import Reading, SourceAbsent, SourceFailed
 
 GPM_READ_S_MIN = 0.1
-"""Closer reads of the counters are left out and join the next window: over less, their difference is mostly rounding."""
+"""Closer reads of the counters join the next window: over less, their difference is mostly rounding."""
 
 
 class NvidiaSource:
@@ -86,7 +86,9 @@ def _visible(nvml: Any) -> list[Any]:
         elif entry.startswith("GPU-"):
             handles.append(_by_uuid(nvml, entry, count))
         elif entry.startswith("MIG-"):
-            raise SourceFailed("CUDA_VISIBLE_DEVICES names a slice of a GPU (MIG), whose use NVML does not tell")
+            raise SourceFailed(
+                "CUDA_VISIBLE_DEVICES names a slice of a GPU (MIG), whose use NVML does not tell"
+            )
         else:
             break  # as CUDA does: what stands behind an invalid entry is not visible
     return handles

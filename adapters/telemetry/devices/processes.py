@@ -51,8 +51,9 @@ class ProcessSource:
         self._now = now
         self._psutil: Any = None
         self._since = 0.0
-        self._opened_at = 0.0
         self._used_s: dict[Owner, float] = {}
+        self._used_before_s: dict[Owner, float] = {}  # one sample earlier: a process may be unreadable for a moment
+        self._opened = False
         self._total_bytes = 0
 
     def open(self) -> None:
@@ -62,8 +63,8 @@ class ProcessSource:
         except ModuleNotFoundError as error:
             raise SourceAbsent("psutil is not installed") from error
         self._total_bytes = self._psutil.virtual_memory().total
-        self._opened_at = time.time()
         self.sample()
+        self._opened = True
 
     def sample(self) -> list[Reading]:
         """Return a reading of each watched process that is there."""
@@ -72,11 +73,13 @@ class ProcessSource:
         window_s, self._since = now - self._since, now
         used, readings = {}, []
         for watched in self._watched:
-            measured = [found for process in trees.get(watched.device, ()) for found in self._measured(process)]
+            measured = [
+                found for process in trees.get(watched.device, ()) for found in self._measured(process)
+            ]
             busy_s = 0.0
             for owner, seconds, _ in measured:
                 used[owner] = seconds
-                busy_s += max(0.0, seconds - self._used_s.get(owner, self._before(owner, seconds)))
+                busy_s += seconds - self._used_until(owner, seconds)
             if measured and window_s > 0:
                 readings.append(
                     Reading(
@@ -89,21 +92,24 @@ class ProcessSource:
                         memory_total_bytes=self._total_bytes,
                     )
                 )
-        self._used_s = used
+        self._used_before_s, self._used_s = self._used_s, used
         return readings
 
     def close(self) -> None:
         """Hold nothing."""
 
-    def _before(self, owner: Owner, seconds: float) -> float:
-        """Return what a process that was never seen had used when the window began."""
-        return seconds if owner[1] <= self._opened_at else 0.0
+    def _used_until(self, owner: Owner, seconds: float) -> float:
+        """Return what a process had used when the window began: nothing, if it has begun since."""
+        known = self._used_s.get(owner, self._used_before_s.get(owner))
+        return known if known is not None else 0.0 if self._opened else seconds
 
     def _trees(self) -> dict[str, list[Any]]:
         """Return the processes by the device that they belong to, from one look at the machine's table of them."""
         roots = {pid: watched.device for watched in self._watched if (pid := watched.pid()) is not None}
         found: dict[int, Any] = {}
-        for pid in sorted(roots, key=lambda pid: pid != os.getpid()):  # ours first: it mostly has all others below it
+        for pid in sorted(
+            roots, key=lambda pid: pid != os.getpid()
+        ):  # ours first: it mostly has all others below it
             if pid not in found:
                 found |= {process.pid: process for process in self._with_children(pid)}
         trees: dict[str, list[Any]] = {}
@@ -134,6 +140,10 @@ class ProcessSource:
         try:
             with process.oneshot():
                 times = process.cpu_times()
-                yield (process.pid, process.create_time()), times.user + times.system, process.memory_info().rss
+                yield (
+                    (process.pid, process.create_time()),
+                    times.user + times.system,
+                    process.memory_info().rss,
+                )
         except self._psutil.Error:
             return

@@ -79,7 +79,9 @@ class RaySource:
                     )
                 )
         if not readings:
-            raise SourceFailed(f"{self._url} is no page of a Ray node: it has neither {CPU_BUSY} nor {GPU_BUSY}")
+            raise SourceFailed(
+                f"{self._url} is no page of a Ray node: it has neither {CPU_BUSY} nor {GPU_BUSY}"
+            )
         return readings
 
     def close(self) -> None:
@@ -96,7 +98,7 @@ class RaySource:
                     if len(page) > PAGE_BYTES_MAX:
                         raise SourceFailed(f"{self._url}: more than {PAGE_BYTES_MAX:,} bytes")
                     if time.monotonic() > ends:
-                        raise TimeoutError
+                        raise SourceFailed(f"{self._url}: no page within {self._timeout_s:g} s")
         except TimeoutError as error:
             raise SourceFailed(f"{self._url}: no page within {self._timeout_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from ....core.failures import one_line
 from ....core.ports import Clock
@@ -19,6 +20,8 @@ from .pools import DevicePools
 from .source import DeviceSource, Reading, SourceAbsent
 from .worker_thread import Worker, WorkerThread
 
+T = TypeVar("T")
+
 ACTOR = "telemetry"
 GAP_S = 0.02
 """Shortest time between two samples: phases that change faster share one."""
@@ -26,6 +29,19 @@ DEADLINE_S = 5.0
 """How long a source may take to answer."""
 FAILURES_MAX = 3
 """Failures in a row after which a source is given up."""
+
+
+def is_over(bus: Bus, view: View) -> bool:
+    """Return whether nothing more may be published: the last event of a log is the end of the run."""
+    try:
+        bus.fold()
+    except Exception:  # noqa: BLE001 - the run is about to fail with it
+        return True
+    return view.trainer.finished or bus.closed
+
+
+class SourceHangs(Exception):
+    """A source has not answered in time; its thread may be lost for good."""
 
 
 class DeviceSampler:
@@ -70,32 +86,29 @@ class DeviceSampler:
         """Open one source, sample it, and close it; what goes wrong ends with the source."""
         worker = self._worker(f"eventrain {source.name}")
         try:
-            async with asyncio.timeout(DEADLINE_S):
-                await worker.ask(source.open)
+            await _answered(worker, source.open)
             await self._sample(source, worker)
         except SourceAbsent:
             self._sampled.pop(source.name)
-        except TimeoutError:
-            self._give_up(source, f"no answer within {DEADLINE_S:g} s")
         except Exception as error:  # noqa: BLE001 - whatever a driver does, the run goes on
             self._give_up(source, one_line(error))
         finally:
             worker.end(source.close)  # behind a call that hangs it is never made
 
     async def _sample(self, source: DeviceSource, worker: Worker) -> None:
-        """Take one sample after the other. Raises TimeoutError, and the source's last failure."""
-        failures, since_ns = 0, self._clock.mono_ns()
+        """Take one sample after the other. Raises `SourceHangs`, and the source's last failure."""
+        trainer = self._view.trainer
+        failures, since_ns, entered_ns = 0, self._clock.mono_ns(), trainer.phase_since_ns
         while True:
-            await self._due(source, since_ns)
-            if self._over():
+            await self._due(source, since_ns, entered_ns)
+            if is_over(self._bus, self._view):
                 return
-            since_ns = self._clock.mono_ns()
+            since_ns, entered_ns = self._clock.mono_ns(), trainer.phase_since_ns
             if self._bus.unsaved > self._unsaved_max:
                 continue
             try:
-                async with asyncio.timeout(DEADLINE_S):
-                    readings = await worker.ask(source.sample)
-            except TimeoutError:
+                readings = await _answered(worker, source.sample)
+            except SourceHangs:
                 raise
             except Exception:
                 failures += 1
@@ -103,14 +116,14 @@ class DeviceSampler:
                     raise
                 continue
             failures = 0
-            if self._over():
+            if is_over(self._bus, self._view):
                 return
             for reading in readings:
                 self._bus.publish(ACTOR, self._event(reading))
 
-    async def _due(self, source: DeviceSource, since_ns: int) -> None:
-        """Wait until the next sample is due: the interval is over, the phase has changed, or the run has ended."""
-        trainer, entered_ns = self._view.trainer, self._view.trainer.phase_since_ns
+    async def _due(self, source: DeviceSource, since_ns: int, entered_ns: int) -> None:
+        """Wait for the next sample: the interval is over, the phase another than at `entered_ns`, or the run ended."""
+        trainer = self._view.trainer
 
         def due() -> bool:
             return trainer.finished or (source.exact and trainer.phase_since_ns != entered_ns)
@@ -122,17 +135,9 @@ class DeviceSampler:
         if left_s > 0 and not trainer.finished:
             await self._clock.sleep(left_s)
 
-    def _over(self) -> bool:
-        """Return whether nothing more may be published: the run's last event is its end."""
-        try:
-            self._bus.fold()
-        except Exception:  # noqa: BLE001 - the run is about to fail with it
-            return True
-        return self._view.trainer.finished
-
     def _give_up(self, source: DeviceSource, why: str) -> None:
         self._sampled.pop(source.name)
-        if not self._over():
+        if not is_over(self._bus, self._view):
             left = f"samples of {', '.join(self._sampled)}" if self._sampled else "all else"
             missing = f"samples of {source.name}: {why}"
             self._bus.publish(ACTOR, TelemetryDegraded(part="devices", missing=missing, works=left))
@@ -148,3 +153,15 @@ class DeviceSampler:
             sm_active=reading.sm_active,
             memory_total_bytes=reading.memory_total_bytes,
         )
+
+
+async def _answered(worker: Worker, work: Callable[[], T]) -> T:
+    """Return what `work` returns in the worker. Raises `SourceHangs`, and what the work raises."""
+    limit = asyncio.timeout(DEADLINE_S)
+    try:
+        async with limit:
+            return await worker.ask(work)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # the work's own
+        raise SourceHangs(f"no answer within {DEADLINE_S:g} s") from error

@@ -25,7 +25,7 @@ class Worker(Protocol):
 
 
 class WorkerThread:
-    """A daemon thread that makes one call after the other. An executor's threads would hold up the exit if one hangs."""
+    """A daemon thread that makes one call after the other. An executor's would hold up the exit if one hangs."""
 
     def __init__(self, name: str) -> None:
         self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
