@@ -3,6 +3,8 @@
 Functions have the names and arguments of pynvml's, which a test compares with the installed module.
 """
 
+# ruff: noqa: N803 - the arguments have the names that pynvml gives them
+
 from __future__ import annotations
 
 from collections.abc import Callable
