@@ -52,7 +52,9 @@ class ProcessSource:
         self._psutil: Any = None
         self._since = 0.0
         self._used_s: dict[Owner, float] = {}
-        self._used_before_s: dict[Owner, float] = {}  # one sample earlier: a process may be unreadable for a moment
+        self._used_before_s: dict[
+            Owner, float
+        ] = {}  # one sample earlier: a process may be unreadable for a moment
         self._opened = False
         self._total_bytes = 0
 

@@ -43,8 +43,8 @@ from .window import Rollout, Split, Window
 
 SETTLE_S = 2.0
 """How long a row waits for the samples of devices that end after its window."""
-WAITS = ("waiting_for_buffer", "generating", "converting")
-"""Phases in which a step's window begins: the first of them after the step before was trained."""
+BOUNDARIES = ("waiting_for_buffer", "generating", "converting", "finished")
+"""Phases before which a step's window ends: the first of them after the step was trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class StepFigures(Folded):
 
     @on(PhaseEntered)
     def _entered(self, record: Record, event: PhaseEntered) -> None:
-        if event.phase in WAITS and self._window.completed is not None:
+        if event.phase in BOUNDARIES and self._window.completed is not None:
             self._close(record, record.mono)
             self._window = Window(record.mono, self._buffered)
         else:

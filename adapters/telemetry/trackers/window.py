@@ -83,10 +83,15 @@ class Window:
         figures |= _rollout_figures(self.rollouts)
         figures |= self._learner_figures(seconds)
         figures |= _device_figures(self.devices)
-        figures |= {f"groups/{what}": self.groups[what] for what in ("filtered", "failed", "evicted", "discarded")}
+        figures |= {
+            f"groups/{what}": self.groups[what] for what in ("filtered", "failed", "evicted", "discarded")
+        }
         if self.evaluated is not None and self.evaluated.reward_mean is not None:
             figures["eval/reward_mean"] = self.evaluated.reward_mean
-            figures["eval/completed"], figures["eval/failed"] = self.evaluated.completed, self.evaluated.failed
+            figures["eval/completed"], figures["eval/failed"] = (
+                self.evaluated.completed,
+                self.evaluated.failed,
+            )
         return {key: float(value) for key, value in figures.items()}
 
     def _learner_figures(self, seconds: float) -> dict[str, float]:
