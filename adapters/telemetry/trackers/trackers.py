@@ -13,8 +13,8 @@ from ....events.types import Event, RunResumed, TelemetryDegraded
 from .figures import StepFigures, StepRow
 from .jsonl import FILE, JsonlTracker
 from .tensorboard import FOLDER, TensorBoardTracker
-from .trackio import TrackioTracker
 from .tracker import Feed, Tracker, join_all
+from .trackio import TrackioTracker
 from .wandb import WandbTracker
 
 
