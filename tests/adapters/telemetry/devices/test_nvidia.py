@@ -109,7 +109,7 @@ def test_memory_is_what_the_driver_says() -> None:
 def test_numbers_are_those_that_the_run_sees(
     visible: str, rates: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """cuda:0 is the first GPU of CUDA_VISIBLE_DEVICES, by number or by the start of its id, up to the first bad entry."""
+    """cuda:0 is the first of CUDA_VISIBLE_DEVICES, by number or by the start of its id, up to a bad entry."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     nvml = Nvml(
         *(Gpu(uuid=f"GPU-{letter}f", rate=rate) for letter, rate in (("a", 10), ("b", 20), ("c", 30)))

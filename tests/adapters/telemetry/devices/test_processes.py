@@ -32,7 +32,7 @@ PARENT = (
 
 @pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that are closed at the end."""
+    """Yield a list of processes, which are ended with the test."""
     processes: list[subprocess.Popen[str]] = []
     yield processes
     for process in processes:

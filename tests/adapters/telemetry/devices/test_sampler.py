@@ -6,14 +6,17 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
 from worlds import World, config
 
+from eventrain.adapters.clock import SystemClock
 from eventrain.adapters.simulated.seeded_loop import run_seeded
 from eventrain.adapters.simulated.tape import Tape
 from eventrain.adapters.simulated.virtual_time import VirtualClock, run_virtual
+from eventrain.adapters.telemetry.devices import sources_for
 from eventrain.adapters.telemetry.devices.loop_lag import Lags, LoopLagSampler
 from eventrain.adapters.telemetry.devices.pools import DevicePools
 from eventrain.adapters.telemetry.devices.sampler import DEADLINE_S, GAP_S, DeviceSampler
@@ -26,6 +29,7 @@ from eventrain.events.types import (
     LOOP_LAG_BOUNDS_S,
     DeviceSampled,
     EngineUp,
+    Event,
     LearnerUp,
     LoopLagSampled,
     PhaseEntered,
@@ -275,6 +279,44 @@ def test_a_whole_run_is_as_it_is_without_samples() -> None:
     assert any(isinstance(record.event, DeviceSampled) for record in beside.log)
     assert told(beside) == told(plain)
     assert watching[0].done()
+
+
+def test_real_sources_on_a_real_loop() -> None:
+    """This process is sampled by psutil in a thread; no GPU, no word about it; the actor ends with the run."""
+
+    async def go() -> list[Event]:
+        clock = SystemClock()
+        bus = Bus(clock)
+        view = bus.register(View())
+        seen = bus.register(Seen())
+        parts = SimpleNamespace(engines=[], learner=object())
+        sampler = DeviceSampler(bus, clock, sources_for(config(), parts), 0.05, view)  # type: ignore[arg-type]
+        bus.publish("run", STARTED)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            tasks.create_task(sampler.run())
+            await bus.watch(lambda: len(seen.of(DeviceSampled)) >= 3)
+            bus.publish("run", FINISHED)
+        return seen.events
+
+    events = asyncio.run(go())
+    samples = [event for event in events if isinstance(event, DeviceSampled)]
+    assert {sample.device for sample in samples if sample.source == "psutil"} == {"cpu:controller"}
+    assert all(sample.memory_bytes > 2**20 and sample.window_s >= GAP_S for sample in samples)
+    assert not any(isinstance(event, TelemetryDegraded) for event in events)
+    assert isinstance(events[-1], RunFinished)
+
+
+@dataclass
+class Seen:
+    """All events, as a projection."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def apply(self, record: Record) -> None:
+        self.events.append(record.event)
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 # The thread

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -350,28 +350,24 @@ def test_percentiles_are_numpys(share: float) -> None:
 def sound(records: list[Record]) -> Counter[str]:
     """Assert the laws on a whole log; return how often each key was seen."""
     figures, rows, seen = StepFigures(), [], Counter()
-    given: list[tuple[int, str]] = []
     for record in records:
         figures.apply(record)
         if isinstance(record.event, RunResumed):
             rows = [row for row in rows if row.step < record.event.step]
-        for row in figures.take():
-            rows.append(row)
-            given.append((len(rows), json.dumps(dict(row.figures))))
-            assert json.dumps(dict(rows[-1].figures)) == given[-1][1]
+        rows += figures.take()
     kept = {event.step for event in survivors(records)}
     assert [row.step for row in rows] == sorted(kept)
     for row in rows:
         phases = sum(v for k, v in row.figures.items() if k.startswith("timing/") and k != "timing/step")
         assert phases == pytest.approx(row.figures["timing/step"], abs=1e-6)
         assert 0 <= row.figures.get("generate/frac_time_in_env", 0) <= 1
-        assert all(value == value and abs(value) != float("inf") for value in row.figures.values())
+        assert all(map(math.isfinite, row.figures.values()))
         split = [key for key in row.figures if key.startswith("generate/trajectory")]
         assert len(split) in {0, 21}
         parts = sum(row.figures.get(f"generate/trajectory_{name}_time_mean", 0) for name in COMPONENTS)
         assert parts == pytest.approx(row.figures.get("generate/trajectory_completion_time_mean", 0))
         assert row.figures["async/gen_buffer_qsize"] >= 0
-        seen.update(row.figures)
+        seen.update(row.figures.keys())
     return seen
 
 
@@ -390,10 +386,10 @@ def survivors(records: Iterable[Record]) -> list[StepCompleted]:
 def test_the_laws_hold_in_random_worlds(killing: bool) -> None:
     """One row for each step that survives, phases that add up to windows, shares from 0 to 1, components to walls."""
     seen: Counter[str] = Counter()
-    for seed in range(25):
+    for seed in range(10):
         tape = Tape(seed)
         records = simulate(draw_scenario(tape), tape, killing=killing).records
-        seen += sound([record for record in records])
+        seen += sound(records)
     assert {"eval/reward_mean", "timing/checkpoint", "generate/frac_time_in_env"} <= set(seen)
 
 

@@ -23,7 +23,6 @@ from eventrain.adapters.telemetry.trackers import StepFigures, StepRow, Trackers
 from eventrain.adapters.telemetry.trackers.jsonl import JsonlTracker
 from eventrain.adapters.telemetry.trackers.tensorboard import TensorBoardTracker
 from eventrain.adapters.telemetry.trackers.tracker import QUEUED_MAX, Feed
-from eventrain.adapters.telemetry.trackers.trackers import TrackioTracker  # noqa: F401 - what `monkeypatch` names
 from eventrain.core.config import TelemetrySection
 from eventrain.events.record import Record
 from eventrain.events.types import RunResumed, TelemetryDegraded, TelemetryDropped
@@ -64,7 +63,7 @@ def test_metrics_jsonl_has_a_line_for_each_step(tmp_path: Path) -> None:
 def test_a_resumed_run_has_its_surviving_history_once(tmp_path: Path) -> None:
     """Whatever a killed life left in the file, after the resume it is what a fold of the whole log gives."""
     compared = 0
-    for seed in range(30):
+    for seed in range(12):
         tape = Tape(seed)
         records = simulate(draw_scenario(tape), tape, killing=True).records
         places = [n for n, record in enumerate(records) if isinstance(record.event, RunResumed)]
@@ -79,7 +78,7 @@ def test_a_resumed_run_has_its_surviving_history_once(tmp_path: Path) -> None:
         ours.close(5)
         assert [(line["step"], line["seq"]) for line in lines(folder / "metrics.jsonl")] == survivors(records)
         compared += 1
-    assert compared >= 5
+    assert compared >= 3
 
 
 def survivors(records: list[Record]) -> list[tuple[int, int]]:
@@ -167,12 +166,12 @@ def in_process(code: str, folder: Path, **env: str) -> str:
 
 
 RUN = """
-import os, sys
+import os
 from pathlib import Path
 from worlds import World, config
 from eventrain.adapters.telemetry.trackers import Trackers
 from eventrain.core.config import TelemetrySection
-section = TelemetrySection.model_validate({"trackers": [sys.argv[1] if len(sys.argv) > 1 else TRACKER]})
+section = TelemetrySection.model_validate({"trackers": [TRACKER]})
 ours = Trackers(section, Path(os.environ["FOLDER"]), "demo-20261201-015541", config())
 for record in World().go().log:
     ours.apply(record)
@@ -182,7 +181,6 @@ assert reports == [], reports
 """
 
 
-@pytest.mark.slow
 def test_wandb_offline_needs_no_account_and_no_network(tmp_path: Path) -> None:
     """Without a key the run is kept on disk under our run's id, silently, and its history reads back."""
     proxies = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
@@ -194,27 +192,38 @@ def test_wandb_offline_needs_no_account_and_no_network(tmp_path: Path) -> None:
 
 
 def wandb_history(path: Path) -> list[dict[str, Any]]:
+    """Return the logged rows of a ``.wandb`` file: protobuf records in LevelDB's log format, after a short header."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    store = DataStore()
-    store.open_for_scan(str(path))
     history = []
-    while (data := store.scan_data()) is not None:
+    for data in leveldb_records(path.read_bytes(), header_bytes=7):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         if record.WhichOneof("record_type") == "history":
+            items = record.history.item
             history.append(
-                {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json)
-                    for item in record.history.item
-                }
+                {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
             )
-    store.close()
     return history
 
 
-@pytest.mark.slow
+def leveldb_records(data: bytes, *, header_bytes: int) -> list[bytes]:
+    """Return the records: in blocks of 32 KiB, each fragment has a checksum, a length and a place in its record."""
+    block, head, (full, _, _, last) = 2**15, 7, (1, 2, 3, 4)
+    found, parts, at = [], b"", header_bytes
+    while at + head <= len(data):
+        if block - at % block < head:
+            at += block - at % block
+            continue
+        length, place = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        parts += data[at + head : at + head + length]
+        at += head + length
+        if place in {full, last}:
+            found.append(parts)
+            parts = b""
+    return found
+
+
 def test_trackio_keeps_the_run_in_its_database(tmp_path: Path) -> None:
     """The database in TRACKIO_DIR has every step under our run's id, and nothing was printed."""
     assert in_process(f"TRACKER = 'trackio'{RUN}", tmp_path) == ""
