@@ -21,13 +21,17 @@ from eventrain.adapters.telemetry.devices.source import SourceAbsent
 from eventrain.adapters.torch.engine import TorchEngine
 from eventrain.adapters.torch.learner import TorchLearner
 
-BUSY = "import time, sys\nsys.stdout.write('up\\n'); sys.stdout.flush()\nwhile True: pass"
-IDLE = "import sys\nsys.stdout.write('up\\n'); sys.stdout.flush()\nsys.stdin.read()"
-PARENT = (
-    "import subprocess, sys\n"
-    "child = subprocess.Popen([sys.executable, '-c', sys.argv[1]])\n"
-    "sys.stdin.read()\nchild.kill(); child.wait()"
-)
+WORKER = """
+import sys, time
+print("up", flush=True)
+for line in sys.stdin:
+    until = time.process_time() + float(line)
+    while time.process_time() < until:
+        pass
+    print("done", flush=True)
+"""
+"""Burns as many CPU seconds as each line says."""
+PARENT = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', sys.argv[1]])"
 
 
 @pytest.fixture
@@ -52,20 +56,18 @@ def start(started: list[subprocess.Popen[str]], *code: str) -> subprocess.Popen[
     return process
 
 
-def cpu_s(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
-
-
-def until_used(pid: int, seconds: float) -> None:
-    """Wait until `pid` has used that much CPU time: the machine may be busy with others."""
-    while cpu_s(pid) < seconds:
-        time.sleep(0.01)
+def burn(process: subprocess.Popen[str], seconds: float) -> None:
+    """Have the worker use so much CPU time, and wait until it has."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{seconds}\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "done\n"
 
 
 def test_a_busy_process_is_told_from_an_idle_one(started: list[subprocess.Popen[str]]) -> None:
     """Shares are CPU seconds over seconds times threads, and memory is what psutil says."""
-    busy, idle = start(started, BUSY), start(started, IDLE)
+    busy, idle = start(started, WORKER), start(started, WORKER)
     source = ProcessSource(
         [
             Watched("cpu:engine-0", "engine", 1, lambda: busy.pid),
@@ -74,20 +76,17 @@ def test_a_busy_process_is_told_from_an_idle_one(started: list[subprocess.Popen[
         ]
     )
     source.open()
-    before_s, began = cpu_s(busy.pid), time.monotonic()
-    until_used(busy.pid, before_s + 0.3)
+    burn(busy, 0.3)
     engine, learner = source.sample()
-    took_s = time.monotonic() - began
     assert engine.device == "cpu:engine-0"
-    assert engine.utilization == pytest.approx((cpu_s(busy.pid) - before_s) / took_s, abs=0.1)
+    assert engine.utilization * engine.window_s == pytest.approx(0.3, abs=0.05)
     assert learner.utilization < 0.05
     assert 2**20 < learner.memory_bytes < learner.memory_total_bytes
 
 
 def test_children_count_for_the_worker_that_started_them(started: list[subprocess.Popen[str]]) -> None:
     """What a learner's child uses is the learner's, and not the controller's above both."""
-    learner = start(started, PARENT, BUSY)
-    (child,) = psutil.Process(learner.pid).children()
+    learner = start(started, PARENT, WORKER)
     source = ProcessSource(
         [
             Watched("cpu:controller", "controller", 1, os.getpid),
@@ -95,7 +94,7 @@ def test_children_count_for_the_worker_that_started_them(started: list[subproces
         ]
     )
     source.open()
-    until_used(child.pid, cpu_s(child.pid) + 0.2)
+    burn(learner, 0.2)
     found = {reading.device: reading for reading in source.sample()}
     assert found["cpu:learner"].utilization * found["cpu:learner"].window_s >= 0.18
     own_bytes = psutil.Process().memory_info().rss
@@ -104,13 +103,14 @@ def test_children_count_for_the_worker_that_started_them(started: list[subproces
 
 def test_an_engine_that_is_restarted_is_followed(started: list[subprocess.Popen[str]]) -> None:
     """No reading while there is no process; all that the new one used since it began is in the window."""
-    pid: int | None = start(started, IDLE).pid
+    pid: int | None = start(started, WORKER).pid
     source = ProcessSource([Watched("cpu:engine-0", "engine", 1, lambda: pid)])
     source.open()
     pid = None
     assert source.sample() == []
-    pid = start(started, BUSY).pid
-    until_used(pid, 0.2)
+    fresh = start(started, WORKER)
+    pid = fresh.pid
+    burn(fresh, 0.2)
     (reading,) = source.sample()
     assert reading.utilization * reading.window_s >= 0.19
 
