@@ -15,6 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from .source import Pool, Reading, SourceAbsent
 
+TICK_S = 0.01
+"""The kernel counts CPU time in steps of this size, so a short window may seem to have more of it than there was."""
+
 Owner = tuple[int, float]
 """Process id and time of creation: together they are never used twice."""
 
@@ -55,6 +58,7 @@ class ProcessSource:
         self._used_before_s: dict[
             Owner, float
         ] = {}  # one sample earlier: a process may be unreadable for a moment
+        self._carried_s: dict[str, float] = {}  # by device: what the last window could not hold
         self._opened = False
         self._total_bytes = 0
 
@@ -78,27 +82,35 @@ class ProcessSource:
             measured = [
                 found for process in trees.get(watched.device, ()) for found in self._measured(process)
             ]
-            busy_s = 0.0
-            for owner, seconds, _ in measured:
-                used[owner] = seconds
-                busy_s += seconds - self._used_until(owner, seconds)
-            if measured and window_s > 0:
-                readings.append(
-                    Reading(
-                        watched.device,
-                        watched.pool,
-                        min(1.0, busy_s / (window_s * watched.threads)),
-                        sum(memory for _, _, memory in measured),
-                        window_s,
-                        "psutil",
-                        memory_total_bytes=self._total_bytes,
-                    )
+            busy_s = sum(seconds - self._used_until(owner, seconds) for owner, seconds, _ in measured)
+            used |= {owner: seconds for owner, seconds, _ in measured}
+            if not measured or window_s <= 0:
+                continue
+            memory = sum(resident for _, _, resident in measured)
+            share = self._share(watched, busy_s, window_s, TICK_S * len(measured))
+            readings.append(
+                Reading(
+                    watched.device,
+                    watched.pool,
+                    share,
+                    memory,
+                    window_s,
+                    "psutil",
+                    memory_total_bytes=self._total_bytes,
                 )
+            )
         self._used_before_s, self._used_s = self._used_s, used
         return readings
 
     def close(self) -> None:
         """Hold nothing."""
+
+    def _share(self, watched: Watched, busy_s: float, window_s: float, carried_max_s: float) -> float:
+        """Return the busy share of the window; what is above 1 by the size of the kernel's steps is the next one's."""
+        busy_s += self._carried_s.get(watched.device, 0.0)
+        room_s = window_s * watched.threads
+        self._carried_s[watched.device] = min(max(0.0, busy_s - room_s), carried_max_s)
+        return min(1.0, busy_s / room_s)
 
     def _used_until(self, owner: Owner, seconds: float) -> float:
         """Return what a process had used when the window began: nothing, if it has begun since."""

@@ -40,7 +40,7 @@ class TrackioTracker:
         self._run.log(dict(row.figures), step=row.step)
 
     def rewind(self, step: int) -> None:
-        """Do nothing: trackio draws what it was told last for a step."""
+        """Do nothing: trackio keeps what it was told before, and takes the step once more."""
 
     def close(self) -> None:
         """Write what is left."""

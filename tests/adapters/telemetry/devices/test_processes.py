@@ -16,7 +16,7 @@ import pytest
 from worlds import config
 
 from eventrain.adapters.telemetry.devices import HasProcess, sources_for
-from eventrain.adapters.telemetry.devices.processes import ProcessSource, Watched
+from eventrain.adapters.telemetry.devices.processes import TICK_S, ProcessSource, Watched
 from eventrain.adapters.telemetry.devices.source import SourceAbsent
 from eventrain.adapters.torch.engine import TorchEngine
 from eventrain.adapters.torch.learner import TorchLearner
@@ -113,6 +113,20 @@ def test_an_engine_that_is_restarted_is_followed(started: list[subprocess.Popen[
     burn(fresh, 0.2)
     (reading,) = source.sample()
     assert reading.utilization * reading.window_s >= 0.19
+
+
+def test_cpu_time_that_does_not_fit_a_short_window_is_the_next_ones(
+    started: list[subprocess.Popen[str]],
+) -> None:
+    """Up to one step of the kernel's clock is carried over; what more threads than configured use is not."""
+    process, now_s = start(started, WORKER), 0.0
+    source = ProcessSource([Watched("cpu:engine-0", "engine", 1, lambda: process.pid)], now=lambda: now_s)
+    source.open()
+    burn(process, 0.2)
+    now_s += 0.1
+    assert source.sample()[0].utilization == 1.0
+    now_s += 0.1
+    assert source.sample()[0].utilization == pytest.approx(TICK_S / 0.1)
 
 
 def test_the_controller_counts_itself(started: list[subprocess.Popen[str]]) -> None:

@@ -185,6 +185,40 @@ def test_nothing_follows_the_end_of_the_run(seed: int) -> None:
     assert [source.closed for source in sources] == [1, 1]
 
 
+def stopped_by(stop: Callable[[Bus, asyncio.Task[None]], object], source: Always) -> list[Event]:
+    """Sample for 2.5 s, stop as `stop` says, and return the events once the actor has ended."""
+
+    async def go() -> list[Event]:
+        clock = VirtualClock()
+        bus = Bus(clock)
+        view, seen = bus.register(View()), bus.register(Seen())
+        sampler = DeviceSampler(bus, clock, [source], 1.0, view, worker=AtOnce)
+        bus.publish("run", STARTED)
+        task = asyncio.get_running_loop().create_task(sampler.run())
+        await asyncio.sleep(2.5)
+        stop(bus, task)
+        await asyncio.wait({task}, timeout=5)
+        assert task.done()
+        assert task.cancelled() or task.exception() is None
+        return seen.events
+
+    return run_virtual(go())
+
+
+def test_a_closed_bus_ends_it() -> None:
+    """A run that was torn down before it could say so gets no more samples, and nothing is raised."""
+    source = Always()
+    assert len(stopped_by(lambda bus, task: bus.close(), source)) == 1 + 2
+    assert source.closed == 1
+
+
+def test_cancelled_it_stops_at_once() -> None:
+    """What a source is just reading is not published, and what it held is let go of."""
+    source = Always(then=lambda call: asyncio.sleep(3))
+    assert len(stopped_by(lambda bus, task: task.cancel(), source)) == 1
+    assert source.closed == 1
+
+
 def test_a_source_that_fails_now_and_then_stays() -> None:
     """One failure costs one sample, and nobody is told."""
     stage = play(Stage(SCRIPT, [Always(then=lambda call: 1 / 0 if call in {1, 3} else None)]))

@@ -141,6 +141,21 @@ def test_tensorboard_has_every_figure_at_its_step(tmp_path: Path) -> None:
     ]
 
 
+def test_tensorboard_shows_the_steps_of_a_log_that_goes_on_once(tmp_path: Path) -> None:
+    """A resume writes them again, and what the process before had written does not count."""
+    folder = tmp_path / "tensorboard"
+    first = TensorBoardTracker(folder)
+    first.log(row(0, old=1.0))
+    first.close()
+    (old,) = folder.iterdir()
+    old.rename(folder / f"{old.name[:-2]}.0")  # opened seconds earlier, it would have another name
+    second = TensorBoardTracker(folder, [row(0)])
+    second.rewind(1)
+    second.log(row(1))
+    second.close()
+    assert scalars(folder) == [(0, "policy/loss", 0.5), (1, "policy/loss", 0.5)]
+
+
 # Those that keep state of their own in the process run in another one
 
 
@@ -179,6 +194,24 @@ ours.close(60)
 reports = ours.take_reports()
 assert reports == [], reports
 """
+AGAIN = """
+import os
+from pathlib import Path
+from worlds import World, config
+from eventrain.adapters.telemetry.trackers import Trackers
+from eventrain.core.config import TelemetrySection
+from eventrain.events.record import Record
+from eventrain.events.types import RunResumed
+log = World().go().log
+section = TelemetrySection.model_validate({"trackers": [TRACKER]})
+ours = Trackers(section, Path(os.environ["FOLDER"]), "demo-20261201-015541", config(), log)
+last = log[-1]
+ours.apply(Record(last.seq + 1, last.ts, last.mono, "run", None, "", RunResumed(step=6, version=6)))
+ours.close(60)
+reports = ours.take_reports()
+assert reports == [], reports
+"""
+"""The run goes on where all its steps are trained; nothing more comes."""
 
 
 def test_wandb_offline_needs_no_account_and_no_network(tmp_path: Path) -> None:
@@ -189,6 +222,18 @@ def test_wandb_offline_needs_no_account_and_no_network(tmp_path: Path) -> None:
     history = wandb_history(next(folder.glob("*.wandb")))
     assert [entry["step"] for entry in history] == list(range(6))
     assert all("timing/step" in entry and "generate/frac_time_in_env" in entry for entry in history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [False, True], ids=["new", "known"])
+def test_wandb_is_told_the_steps_so_far_where_it_is_new(tmp_path: Path, before: bool) -> None:
+    """Switched on at a resume it gets the history once; where it was on before, it gets nothing again."""
+    if before:
+        in_process(f"TRACKER = 'wandb'{RUN}", tmp_path)
+    in_process(f"TRACKER = 'wandb'{AGAIN}", tmp_path)
+    files = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    history = [entry for path in files for entry in wandb_history(path)]
+    assert sorted(entry["step"] for entry in history if "timing/step" in entry) == list(range(6))
 
 
 def wandb_history(path: Path) -> list[dict[str, Any]]:
@@ -227,14 +272,28 @@ def leveldb_records(data: bytes, *, header_bytes: int) -> list[bytes]:
 def test_trackio_keeps_the_run_in_its_database(tmp_path: Path) -> None:
     """The database in TRACKIO_DIR has every step under our run's id, and nothing was printed."""
     assert in_process(f"TRACKER = 'trackio'{RUN}", tmp_path) == ""
-    (path,) = (tmp_path / "trackio").glob("eventrain*.db")
-    database = sqlite3.connect(path)
-    try:
-        found = database.execute("select run_name, step, metrics from metrics order by step").fetchall()
-    finally:
-        database.close()
+    found = trackio_rows(tmp_path)
     assert [(name, step) for name, step, _ in found] == [("demo-20261201-015541", n) for n in range(6)]
     assert "timing/step" in json.loads(found[0][2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [False, True], ids=["new", "known"])
+def test_trackio_is_told_the_steps_so_far_where_it_is_new(tmp_path: Path, before: bool) -> None:
+    """Switched on at a resume it gets the history once; where it was on before, it gets nothing again."""
+    if before:
+        in_process(f"TRACKER = 'trackio'{RUN}", tmp_path)
+    in_process(f"TRACKER = 'trackio'{AGAIN}", tmp_path)
+    assert [step for _, step, _ in trackio_rows(tmp_path)] == list(range(6))
+
+
+def trackio_rows(folder: Path) -> list[tuple[str, int, str]]:
+    (path,) = (folder / "trackio").glob("eventrain*.db")
+    database = sqlite3.connect(path)
+    try:
+        return database.execute("select run_name, step, metrics from metrics order by step").fetchall()
+    finally:
+        database.close()
 
 
 # What goes wrong
