@@ -77,7 +77,8 @@ class ProcessSource:
         trees = self._trees()
         now = self._now()
         window_s, self._since = now - self._since, now
-        used, readings = {}, []
+        used: dict[Owner, float] = {}
+        readings: list[Reading] = []
         for watched in self._watched:
             measured = [
                 found for process in trees.get(watched.device, ()) for found in self._measured(process)

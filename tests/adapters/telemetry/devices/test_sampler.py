@@ -289,6 +289,14 @@ def test_pools_are_what_engines_and_learner_said() -> None:
     assert pools.pool_of("cuda:0") == "shared"
 
 
+def test_samples_say_for_whom_a_device_works() -> None:
+    """Until somebody has named the GPU it is shared; from then on it is the engine's."""
+    up = EngineUp(engine="engine-0", version=0, context_tokens=1, slots=1, device="cuda")
+    stage = play(Stage([(1.5, up), (1.0, entered("training"))]))
+    pools = [r.event.pool for r in stage.log if isinstance(r.event, DeviceSampled)]
+    assert pools == ["shared", "engine", "engine"]
+
+
 def test_a_whole_run_is_as_it_is_without_samples() -> None:
     """A simulated run with the sampler beside it makes the same decisions in the same virtual time."""
 
