@@ -55,9 +55,7 @@ class ProcessSource:
         self._psutil: Any = None
         self._since = 0.0
         self._used_s: dict[Owner, float] = {}
-        self._used_before_s: dict[
-            Owner, float
-        ] = {}  # one sample earlier: a process may be unreadable for a moment
+        self._used_before_s: dict[Owner, float] = {}  # a sample earlier: a look at a process may fail
         self._carried_s: dict[str, float] = {}  # by device: what the last window could not hold
         self._opened = False
         self._total_bytes = 0
@@ -122,9 +120,8 @@ class ProcessSource:
         """Return the processes by the device that they belong to, from one look at the machine's table of them."""
         roots = {pid: watched.device for watched in self._watched if (pid := watched.pid()) is not None}
         found: dict[int, Any] = {}
-        for pid in sorted(
-            roots, key=lambda pid: pid != os.getpid()
-        ):  # ours first: it mostly has all others below it
+        ours_first = sorted(roots, key=lambda pid: pid != os.getpid())  # it mostly has all others below it
+        for pid in ours_first:
             if pid not in found:
                 found |= {process.pid: process for process in self._with_children(pid)}
         trees: dict[str, list[Any]] = {}
