@@ -99,11 +99,6 @@ class Bus:
         """Number of events that are published and not yet durable."""
         return self.next_seq - 1 - self.durable_seq
 
-    @property
-    def closed(self) -> bool:
-        """Whether further events are refused."""
-        return self._closed
-
     def register(self, projection: P) -> P:
         """Add a projection and return it. Refused once something was published: it would have missed that."""
         if self.next_seq != self._first_seq:
