@@ -16,7 +16,7 @@ class Distribution(NamedTuple):
     sum: float
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many values were observed."""
         return sum(self.counts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -55,7 +55,7 @@ class Endpoint:
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
-        page = make_wsgi_app(registry)
+        page: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
         one_at_a_time = threading.Lock()
 
         def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

@@ -170,5 +170,5 @@ def _histograms(snapshot: Snapshot, now_ts: int) -> list[ExportedMetric]:
 def _point(labels: dict[str, str], found: Distribution, started_ts: int, now_ts: int) -> HistogramDataPoint:
     unknown = cast(float, None)  # smallest and largest are optional in OTLP, and buckets do not know them
     return HistogramDataPoint(
-        labels, started_ts, now_ts, found.count, found.sum, found.counts, found.bounds, unknown, unknown
+        labels, started_ts, now_ts, found.total, found.sum, found.counts, found.bounds, unknown, unknown
     )

@@ -130,7 +130,7 @@ def _bucket_lines(
     bounds = (*(repr(float(bound)) for bound in found.bounds), "+Inf")
     for bound, count in zip(bounds, accumulate(found.counts), strict=True):
         yield f'{name}_bucket{{{text},le="{bound}"}} {float(count)!r} {at}\n'
-    yield f"{name}_count{{{text}}} {float(found.count)!r} {at}\n"
+    yield f"{name}_count{{{text}}} {float(found.total)!r} {at}\n"
     yield f"{name}_sum{{{text}}} {float(found.sum)!r} {at}\n"
 
 

@@ -38,7 +38,7 @@ class _Session(requests.Session):
         self.reason: Reason = "failed"
         self.text = ""
 
-    def request(self, *args: Any, **kwargs: Any) -> requests.Response:  # type: ignore[override]
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         """Send a request; note the reason where it fails."""
         try:
             response = super().request(*args, **kwargs)
