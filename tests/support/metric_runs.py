@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from told_runs import START_MONO, START_TS, ToldRun, phased_run
 
 from eventrain.adapters.telemetry.metrics.live import LiveMetrics
@@ -32,8 +31,7 @@ from eventrain.events.types import (
     TrajectoryFailed,
 )
 
-Sample = tuple[str, dict[str, str]]
-SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)(?: (\S+))?$')
+SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)(?: (\S+))?$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -89,7 +87,9 @@ def eventful_run() -> ToldRun:
     publish("telemetry", TelemetryDegraded(part="traces", missing="no receiver", works="the log"))
     publish("telemetry", TelemetryDropped(signal="traces", reason="unreachable", count=3))
     publish("trainer", PhaseEntered(phase="waiting_for_buffer", step=2))
-    publish("trainer", Blocked(waiter="trainer", edge="buffer_ready", awaited="2 groups", present="0 buffered"))
+    publish(
+        "trainer", Blocked(waiter="trainer", edge="buffer_ready", awaited="2 groups", present="0 buffered")
+    )
     return told
 
 
@@ -123,15 +123,3 @@ def serving(records: list[Record], clock: SetClock, **settings: object) -> Itera
         yield live
     finally:
         live.close(2.0)
-
-
-@pytest.fixture(name="eventful")
-def _eventful() -> ToldRun:
-    """Return the run in which everything happens."""
-    return eventful_run()
-
-
-@pytest.fixture(name="serving")
-def _serving() -> Callable[..., object]:
-    """Return the context manager that serves records."""
-    return serving
