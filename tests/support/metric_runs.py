@@ -61,7 +61,8 @@ def eventful_run() -> ToldRun:
     publish(
         "telemetry",
         DeviceSampled(
-            device="cuda:0", pool="learner", utilization=1.0, memory_bytes=2**31, window_s=1.0, source="gpm", sm_active=0.5
+            device="cuda:0", pool="learner", utilization=1.0, memory_bytes=2**31, window_s=1.0,
+            source="gpm", sm_active=0.5,
         ),
     )  # fmt: skip
     publish("telemetry", LoopLagSampled(window_s=1.0, counts=(5, 0, 1, *[0] * 9), sum_s=0.008, max_s=0.004))
@@ -78,7 +79,8 @@ def eventful_run() -> ToldRun:
     publish(
         "rollout",
         TrajectoryFailed(
-            trajectory="90/2", group=90, attempt=0, failure="env_expired", retryable=True, blame="environment", message=""
+            trajectory="90/2", group=90, attempt=0, failure="env_expired", retryable=True,
+            blame="environment", message="",
         ),
     )  # fmt: skip
     publish("collector", PromptQuarantined(prompt=90, index=90, failure="env_expired", message=""))

@@ -13,6 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,37 @@ def test_every_scrape_is_what_the_page_showed_then() -> None:
         assert samples("\n".join(lines)) == pytest.approx(shown, abs=1e-5)
 
 
-def test_a_strict_parser_reads_it() -> None:
+def at_one_time(text: str, place: int) -> str:
+    """Return the text with the samples of one scrape only.
+
+    The parser takes the histograms of a second scrape for repetitions of the first one's.
+    """
+    lines = text.splitlines(keepends=True)
+    found = sorted({line.rsplit(" ", 1)[1] for line in lines if not line.startswith("#")})
+    return "".join(line for line in lines if line.startswith("#") or line.endswith(f" {found[place]}"))
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_strict_parser_reads_it(place: int) -> None:
     """The OpenMetrics parser of prometheus_client takes it, with the families and types of the catalog."""
-    families = list(text_string_to_metric_families(text_of(phased_run(2).records)))
+    text = at_one_time(text_of(phased_run(2).records), place)
+    families = list(text_string_to_metric_families(text))
     assert len({family.name for family in families}) == len(families)
     types = {metric.family: metric.kind for metric in METRICS}
     for family in families:
         assert types[family.name] == family.type
+
+
+def test_all_samples_of_a_series_stand_together_in_the_order_of_time() -> None:
+    """As OpenMetrics wants it: no series begins again behind another one."""
+    lines = [line for line in text_of(phased_run(4).records).splitlines() if not line.startswith("#")]
+    histograms = tuple(metric.prometheus for metric in METRICS if metric.kind == "histogram")
+    plain = [line.rsplit(" ", 2) for line in lines if not line.startswith(histograms)]
+    series = [name for name, _, _ in plain]
+    assert len(list(groupby(series))) == len(set(series))
+    for _, samples_ in groupby(plain, key=lambda parts: parts[0]):
+        moments = [float(at) for _, _, at in samples_]
+        assert moments == sorted(moments)
 
 
 def test_samples_stand_where_they_are_asked_for() -> None:
@@ -116,7 +141,8 @@ def test_the_file_of_a_fork_begins_with_the_fork() -> None:
 def test_labels_are_escaped() -> None:
     """A name with quotes, backslashes and line ends is read back as it is."""
     name = 'a"b\\c\nd'
-    families = list(text_string_to_metric_families(text_of(phased_run(1, name=name).records)))
+    text = at_one_time(text_of(phased_run(1, name=name).records), 0)
+    families = list(text_string_to_metric_families(text))
     [info] = [family for family in families if family.name == "rl_run_info"]
     assert info.samples[0].labels["name"] == name
 

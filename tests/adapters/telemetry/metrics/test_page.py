@@ -234,8 +234,9 @@ def test_two_runs_in_one_process_do_not_meet() -> None:
     one, other = phased_run(1, name="one"), phased_run(1, name="other")
     with serving(one.records, end(one)) as first, serving(other.records, end(other)) as second:
         texts = page(first), page(second)
-    assert 'run="one-' in texts[0] and 'run="other-' not in texts[0]
-    assert 'run="other-' in texts[1] and 'run="one-' not in texts[1]
+    for text, mine, others in ((texts[0], "one", "other"), (texts[1], "other", "one")):
+        assert f'run="{mine}-' in text
+        assert f'run="{others}-' not in text
 
 
 def test_nothing_is_left_behind() -> None:
