@@ -25,6 +25,7 @@ from eventrain.events.types import (
     LlmCallStarted,
     PhaseEntered,
     TelemetryDegraded,
+    TrajectoryFailed,
 )
 
 GOLDEN = Path(__file__).with_name("golden_metrics.txt")
@@ -193,6 +194,18 @@ def test_a_batch_does_not_wait_for_a_snapshot() -> None:
             go_on.set()
             assert taken.result().values["rl_events_total"][()] == 10
         assert live.snapshot().values["rl_events_total"][()] == len(told.records)
+
+
+def test_a_defect_of_the_fold_does_not_reach_the_run() -> None:
+    """It is one report with the event at which it happened; the page has no figures then, rather than wrong ones."""
+    told = phased_run(1)
+    broken = told.records[5]._replace(event=TrajectoryFailed.model_construct(trajectory="0/0"))
+    with serving([*told.records[:5], broken], end(told)) as live:
+        live.apply_batch(told.records[6:])
+        assert "rl_" not in "".join(name for name, _ in samples(page(live)) if name != "target_info")
+        [report] = live.take_reports()
+    assert report.part == "metrics"
+    assert report.missing.startswith("metrics ended with a defect, AttributeError at seq 5: ")
 
 
 def test_a_taken_port_is_one_report_and_the_run_goes_on() -> None:
