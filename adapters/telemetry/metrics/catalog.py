@@ -125,7 +125,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("rl_llm_call_seconds_total", "rl.llm.call", "s", "",
              "Seconds of all calls together, open ones up to now.", CALLS),
     _counter("rl_llm_calls_total", "rl.llm.calls", "{call}", "outcome", "Calls by how they ended.",
-             ("llm_call_finished",)),
+             CALLS),
     _histogram("rl_llm_call_duration_seconds", "rl.llm.call.duration", "s", "",
                "How long a call took, queue included.", CALLS, CALL_BOUNDS_S),
     # Devices
@@ -167,7 +167,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge("rl_groups_inflight", "rl.groups.inflight", "{group}", "", "Groups in flight.",
            ("group_dispatched", *LANDED)),
     _counter("rl_groups_total", "rl.groups", "{group}", "disposition",
-             "Groups that have left flight, by how; committed: into the buffer.", LANDED),
+             "Groups that have left flight, by how; committed: into the buffer.", ("group_dispatched", *LANDED)),
     _counter("rl_buffer_left_total", "rl.buffer.left", "{group}", "reason",
              "Groups that have left the buffer, by why.", ("batch_taken", "group_evicted", "group_discarded")),
     _gauge("rl_buffer_groups", "rl.buffer.groups", "{group}", "", "Groups in the buffer.", BUFFER),

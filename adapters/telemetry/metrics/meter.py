@@ -59,9 +59,10 @@ class Meter:
         """Fold one record."""
         event = record.event
         kind = type(event)
-        if kind is RunResumed:
+        if type(event) is RunResumed:
+            at_ns = self.last_mono if event.last_mono is None else event.last_mono
             for part in self._parts:
-                part.interrupted(self.last_mono)
+                part.interrupted(at_ns)
             self.ended = False
         for handler in self._routes.get(kind, ()):
             handler(record, event)

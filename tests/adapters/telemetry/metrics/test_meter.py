@@ -15,13 +15,16 @@ from told_runs import ToldRun, phased_run
 from eventrain.adapters.simulated.chaos import draw_scenario
 from eventrain.adapters.simulated.simulation import simulate
 from eventrain.adapters.simulated.tape import Tape
-from eventrain.adapters.telemetry.metrics.catalog import BY_NAME
+from eventrain.adapters.telemetry.metrics.catalog import BY_NAME, METRICS, RUN, Metric
 from eventrain.adapters.telemetry.metrics.meter import Meter
 from eventrain.adapters.telemetry.metrics.snapshot import Snapshot
 from eventrain.core.projections import View
 from eventrain.events.record import Record
 from eventrain.events.types import (
+    BY_KIND,
     DeviceSampled,
+    LlmCallFinished,
+    LlmCallStarted,
     PhaseEntered,
     RunFailed,
     RunFinished,
@@ -150,6 +153,31 @@ def test_components_are_the_time_between_a_trajectorys_events(seed: int) -> None
     assert measured == pytest.approx(wall_ns / 1e9, abs=0.03 * count + 1e-6)
 
 
+@pytest.mark.parametrize("killing", [False, True], ids=["whole", "killed"])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_wall_of_calls_is_the_union_of_their_intervals(seed: int, killing: bool) -> None:
+    """Time with two calls counts once for the wall, and twice for the sum; a call ends with its process."""
+    records = chaos(seed, killing=killing)
+    began: dict[str, int] = {}
+    spans: list[tuple[int, int]] = []
+    for record in records:
+        event = record.event
+        if isinstance(event, LlmCallStarted):
+            began[event.trajectory] = record.mono
+        elif isinstance(event, LlmCallFinished):
+            spans.append((began.pop(event.trajectory), record.mono))
+        elif isinstance(event, RunResumed):
+            spans += [(since, event.last_mono) for since in began.values()]
+            began.clear()
+    union, until = 0, 0
+    for begin, end in sorted(spans):
+        union += max(0, end - max(begin, until))
+        until = max(until, end)
+    now = folded(records).snapshot(records[-1].mono)
+    assert total(now, "rl_llm_wall_seconds_total") == pytest.approx(union / 1e9)
+    assert total(now, "rl_llm_call_seconds_total") == pytest.approx(sum(e - b for b, e in spans) / 1e9)
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=40))
 def test_a_snapshot_does_not_depend_on_when_others_were_taken(cuts: list[int]) -> None:
@@ -255,3 +283,18 @@ def test_folding_an_event_takes_about_a_microsecond() -> None:
 def test_records_of_a_run_are_in_order_of_time() -> None:
     """The told run, on which others rely, never goes back in time."""
     assert all(a.mono <= b.mono for a, b in pairwise(eventful_run().records))
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.prometheus)
+def test_the_catalog_names_the_events_that_a_metric_is_made_from(metric: Metric) -> None:
+    """Without all other events (but those of the run itself) it comes out the same; idle causes read many more."""
+    assert set(metric.events) <= set(BY_KIND)
+    if metric.prometheus == "rl_gpu_idle_seconds_total" or not metric.events:
+        return
+    for records in (eventful_run().records, chaos(3, killing=True), chaos(5, killing=False)):
+        kinds = {*RUN, *metric.events}
+        few = folded([record for record in records if record.event.kind in kinds])
+        all_of_them, these = folded(records).snapshot(records[-1].mono), few.snapshot(records[-1].mono)
+        name = metric.prometheus
+        assert these.values.get(name) == all_of_them.values.get(name)
+        assert these.histograms.get(name) == all_of_them.histograms.get(name)
