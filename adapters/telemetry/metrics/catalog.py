@@ -144,7 +144,8 @@ METRICS: tuple[Metric, ...] = (
     # Rollouts
     _gauge("rl_rollouts_inflight", "rl.rollouts.inflight", "{trajectory}", "stage",
            "Trajectories in flight by where they are, those of evaluations too.",
-           ("trajectory_started", "trajectory_completed", "trajectory_failed", "retry_scheduled", *CALLS, *STEPS)),
+           ("trajectory_started", "trajectory_completed", "trajectory_failed", "retry_scheduled", *CALLS, *STEPS,
+            *LANDED)),
     _gauge("rl_rollout_oldest_start_timestamp_seconds", "rl.rollout.oldest_start_timestamp", "s", "",
            "UTC time at which the oldest trajectory in flight began; absent when there is none.",
            ("trajectory_started", "trajectory_completed", "trajectory_failed")),

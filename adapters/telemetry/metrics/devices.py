@@ -38,7 +38,8 @@ class Devices(Part):
 
     @on(DeviceSampled)
     def _sampled(self, record: Record, event: DeviceSampled) -> None:
-        pool, window_s, busy = event.pool, event.window_s, event.utilization
+        pool, window_s = event.pool, event.window_s
+        busy = min(1.0, max(0.0, event.utilization))  # more would make idle seconds run backwards
         device = bounded(event.device, self._names, len(self._names), DEVICES_MAX)
         if device not in self._names:
             self._names.add(device)

@@ -141,7 +141,7 @@ def _observer(metric: Metric, collections: Collections) -> Callable[[CallbackOpt
     def observe(_: CallbackOptions) -> Iterable[Observation]:
         snapshot = collections.snapshot(metric.prometheus)
         return [
-            Observation(value, attributes(metric, snapshot.run, labels))
+            Observation(float(value), attributes(metric, snapshot.run, labels))
             for labels, value in snapshot.values.get(metric.prometheus, {}).items()
         ]
 

@@ -7,9 +7,11 @@ from ....events.record import Record
 from ....events.types import (
     EnvStepFinished,
     EnvStepStarted,
+    GroupBuffered,
     GroupDiscarded,
     GroupEvicted,
     GroupFailed,
+    GroupFiltered,
     LlmCallFinished,
     LlmCallStarted,
     RetryScheduled,
@@ -115,8 +117,12 @@ class Rollouts(Part):
         self.in_stage["retry"] += 1
         self._retries.setdefault(event.group, set()).add(event.trajectory)
 
-    @on(GroupFailed, GroupDiscarded, GroupEvicted)
-    def _group_ended(self, record: Record, event: GroupFailed | GroupDiscarded | GroupEvicted) -> None:
+    @on(GroupBuffered, GroupFiltered, GroupFailed, GroupDiscarded, GroupEvicted)
+    def _group_landed(
+        self,
+        record: Record,
+        event: GroupBuffered | GroupFiltered | GroupFailed | GroupDiscarded | GroupEvicted,
+    ) -> None:
         for trajectory in self._retries.pop(event.group, ()):
             if self.stage.get(trajectory) == "retry":
                 self._leave(trajectory)

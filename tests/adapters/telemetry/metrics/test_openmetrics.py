@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
-import os
-import shutil
-import socket
 import subprocess
-import time
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
@@ -20,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from metric_runs import SetClock, page, samples, serving
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from real_prometheus import binary, prometheus, query
 from told_runs import START_TS, STEP, ToldRun, phased_run
 
 from eventrain.adapters.cli.main import commands
@@ -182,62 +174,6 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     assert found.exit_code == 2
     assert "is no run" in found.output
     assert list(tmp_path.iterdir()) == []
-
-
-def binary(name: str) -> str:
-    """Return the path of Prometheus' binary `name`, or skip the test."""
-    folder = os.environ.get("EVENTRAIN_PROMETHEUS_DIR")
-    found = shutil.which(name, path=folder) if folder else shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
-@contextmanager
-def prometheus(data: Path) -> Iterator[str]:
-    """Yield the address of a Prometheus that has `data`."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    config = data.parent / "prometheus.yml"
-    config.write_text("global: {}\n")
-    command = [
-        binary("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={data}",
-        "--storage.tsdb.retention.time=20y", f"--web.listen-address={address}", "--log.level=error",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while not _ready(address):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            process_wait(process)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def process_wait(process: subprocess.Popen[bytes]) -> None:
-    """Let a moment pass in which `process` may end."""
-    try:
-        process.wait(0.1)
-    except subprocess.TimeoutExpired:
-        return
-
-
-def _ready(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}/-/ready", timeout=2):
-            return True
-    except OSError:
-        return False
-
-
-def query(address: str, promql: str, at_s: float) -> list[dict]:
-    """Return what Prometheus answers to `promql` at a time."""
-    asked = urllib.parse.urlencode({"query": promql, "time": f"{at_s:.3f}"})
-    with urllib.request.urlopen(f"http://{address}/api/v1/query?{asked}", timeout=20) as answer:
-        return json.load(answer)["data"]["result"]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from metric_runs import SetClock, eventful_run, page, samples, serving
+from real_prometheus import prometheus, query
 from told_runs import ToldRun, phased_run
 
 from eventrain.adapters.telemetry.metrics.catalog import METRICS
@@ -289,3 +290,25 @@ def test_without_settings_nothing_is_served() -> None:
     live.apply_batch(told.records)
     assert (live.port, live.take_reports(), threading.active_count()) == (None, [], before)
     live.close(1.0)
+
+
+@pytest.mark.slow
+def test_a_real_prometheus_scrapes_the_page(tmp_path: Path) -> None:
+    """It takes the page as it asks for it, every series of it, and finds one phase."""
+    told = eventful_run()
+    with serving(told.records, end(told)) as live:
+        series = len(samples(page(live)))
+        config = (
+            "global: {scrape_interval: 200ms}\n"
+            f"scrape_configs: [{{job_name: run, static_configs: [{{targets: ['127.0.0.1:{live.port}']}}]}}]\n"
+        )
+        with prometheus(tmp_path / "data", config) as address:
+            deadline = time.monotonic() + 30
+            while not query(address, "up == 1", time.time()):
+                assert time.monotonic() < deadline
+            taken = query(address, "scrape_samples_scraped", time.time())
+            phase = query(address, "rl_trainer_phase == 1", time.time())
+            joined = query(address, "rl_steps_total * on (run) group_left (model) rl_run_info", time.time())
+    assert [float(one["value"][1]) for one in taken] == [series]
+    assert [one["metric"]["phase"] for one in phase] == ["waiting_for_buffer"]
+    assert [(one["metric"]["model"], float(one["value"][1])) for one in joined] == [("tiny", 2.0)]
