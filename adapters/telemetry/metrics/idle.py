@@ -83,7 +83,10 @@ RULES = (
     (
         "learner",
         "straggler",
-        "it waits for a batch that lacks one of several groups, or the oldest in flight takes 3 times as long as usual",
+        (
+            "it waits for a batch that lacks one of several groups, or the oldest in flight takes 3 times the usual "
+            "time (the median of the last 64)"
+        ),
     ),
     ("learner", "buffer_starvation", "it waits for a batch, and none of these holds"),
     ("engine", "starting", "the trainer is in the phase starting, or no engine has been up yet"),
@@ -93,7 +96,7 @@ RULES = (
     (
         "engine",
         "environment",
-        "more than half of the trajectories in flight are in their environment or its reward",
+        "more than half of the trajectories in flight are in their environment: its reset, a step, the reward",
     ),
     ("engine", "eval", "an evaluation is going on"),
     ("engine", "staleness_gate", "the collector waits for a version of the weights"),

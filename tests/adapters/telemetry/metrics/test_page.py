@@ -20,6 +20,7 @@ from told_runs import ToldRun, phased_run
 
 from eventrain.adapters.telemetry.metrics.catalog import METRICS
 from eventrain.adapters.telemetry.metrics.live import LiveMetrics
+from eventrain.adapters.wording import MissingExtra
 from eventrain.core.config import TelemetrySection
 from eventrain.events.types import (
     EnvStepStarted,
@@ -222,6 +223,24 @@ def test_a_taken_port_is_one_report_and_the_run_goes_on() -> None:
     assert isinstance(report, TelemetryDegraded)
     assert report.part == "metrics"
     assert report.missing == f"no /metrics page at 127.0.0.1:{port}: address already in use"
+
+
+def test_a_missing_library_is_one_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report says what to install, and the run goes on without page and push."""
+
+    def missing(module: str, extra: str) -> None:
+        raise MissingExtra(f"{module} is not installed: pip install 'eventrain[{extra}]'")
+
+    monkeypatch.setattr("eventrain.adapters.telemetry.metrics.live.require", missing)
+    told = phased_run(1)
+    with serving(told.records, end(told)) as live:
+        [report] = live.take_reports()
+        assert live.port is None
+    assert report == TelemetryDegraded(
+        part="metrics",
+        missing="opentelemetry.sdk.metrics is not installed: pip install 'eventrain[telemetry]'",
+        works="the log has it all: eventrain export openmetrics",
+    )
 
 
 def test_an_address_of_another_host_is_one_report() -> None:
