@@ -1,0 +1,173 @@
+"""Everything that tells of a run while it goes on, from the same events that the run is made of.
+
+    events           -> metrics (page and push), figures of steps for the trackers     folded here, batch by batch
+    log on disk      -> traces                                                          by a process that follows it
+    devices and loop -> events                                                          sampled here
+
+None of it can slow the run down or end it: what fails is told once, as an event, and the rest goes on. What is lost
+is counted, as events too, so that the log has the whole truth about its own telemetry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import structlog
+
+from ...core.failures import one_line
+from ...core.run import Run
+from ...events.folder import RunFolder
+from ...events.reader import LogReader
+from ...events.record import Record
+from ...events.types import Event, TelemetryDegraded, TelemetryDropped
+from .devices import DeviceSampler, LoopLagSampler, sources_for
+from .metrics.live import LiveMetrics
+from .traces.process import TraceFollower
+from .trackers import Trackers
+
+ACTOR = "telemetry"
+REPORT_S = 1.0
+"""Seconds between two looks at what has failed or was dropped."""
+CLOSE_S = 8.0
+"""How long the last metrics, traces and figures may take once the run has ended."""
+
+Part = Literal["metrics", "traces", "devices", "trackers"]
+WORKS = "the run, and its log, from which `eventrain export` makes the same"
+
+
+class Telemetry:
+    """The telemetry of one run. To be made before the run publishes anything, and run beside it."""
+
+    def __init__(self, run: Run, folder: RunFolder) -> None:
+        config, bus, view = run.config, run.bus, run.view
+        section, unsaved_max = config.telemetry, config.log.unsaved_max
+        self._run = run
+        self._folder = folder
+        self._lines = bus.subscribe(ACTOR)
+        self._metrics: LiveMetrics | None = LiveMetrics(section, run.ports.clock)
+        self._trackers: Trackers | None = None
+        self._traces = TraceFollower(folder, section) if section.otlp_endpoint else None
+        self._samplers: list[tuple[Part, DeviceSampler | LoopLagSampler]] = [
+            ("metrics", LoopLagSampler(bus, view, unsaved_max=unsaved_max))
+        ]
+        sources = sources_for(config, run.ports)
+        if sources:
+            devices = DeviceSampler(
+                bus, run.ports.clock, sources, section.device_interval_s, view, unsaved_max=unsaved_max
+            )
+            self._samplers.append(("devices", devices))
+        self._unsaid: list[Event] = []
+
+    @property
+    def port(self) -> int | None:
+        """Where Prometheus may ask; None where it may not."""
+        return self._metrics.port if self._metrics else None
+
+    async def tell(self) -> None:
+        """Tell of the run until its bus is closed, and then hand over what is left, for `CLOSE_S` at most.
+
+        Never raises but when cancelled, which leaves unsent what is unsent.
+        """
+        first_seq = self._run.bus.next_seq
+        try:
+            async with asyncio.TaskGroup() as parts:
+                beside = [parts.create_task(self._report(), name="telemetry reports")]
+                for part, sampler in self._samplers:
+                    beside.append(parts.create_task(self._kept(part, sampler.run()), name=f"telemetry {part}"))
+                await self._fold(first_seq)
+                for task in beside:
+                    task.cancel()
+        finally:
+            self._lines.close()
+        await self._close()
+
+    async def _fold(self, first_seq: int) -> None:
+        """Fold what the run publishes until its bus is closed; what it goes on with is folded first."""
+        async for batch in self._lines:
+            if self._trackers is None:
+                self._begin(first_seq)
+            assert self._trackers is not None
+            self._measure(batch)
+            for record in batch:
+                self._trackers.apply(record)
+
+    def _begin(self, first_seq: int) -> None:
+        """Start the parts that need to know which run this is: its first event is folded by now."""
+        config = self._run.config
+        past = self._past(first_seq) if first_seq else ()
+        self._trackers = Trackers(
+            config.telemetry, self._folder.path, self._run.view.identity.run, config, past
+        )
+        if self._metrics is not None:
+            self._metrics.start()
+        if self._traces is not None:
+            self._traces.start()
+
+    def _past(self, first_seq: int) -> Iterator[Record]:
+        """Yield the log that the run goes on with, for the trackers, and fold it into the metrics on the way."""
+        for _, records in LogReader(self._folder.events).frames():
+            batch = [record for record in records if record.seq < first_seq]
+            if not batch:
+                return
+            self._measure(batch)
+            yield from batch
+
+    def _measure(self, batch: Sequence[Record]) -> None:
+        if self._metrics is None:
+            return
+        try:
+            self._metrics.apply_batch(batch)
+        except Exception as error:  # noqa: BLE001 - a defect of the metrics is no reason to end a run
+            self._metrics.close(0)
+            self._metrics = None
+            self._failed("metrics", error)
+
+    async def _kept(self, part: Part, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`; whatever it raises ends this part of the telemetry alone."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - reported; the run does not depend on it
+            self._failed(part, error)
+
+    def _failed(self, part: Part, error: Exception) -> None:
+        missing = f"{type(error).__name__}: {one_line(error)}"
+        self._unsaid.append(TelemetryDegraded(part=part, missing=missing, works=WORKS))
+
+    # What the log is told
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_S)
+            for event in self._reports():
+                self._publish(event)
+
+    def _reports(self) -> Iterable[Event]:
+        said, self._unsaid = self._unsaid, []
+        for part in (self._metrics, self._traces, self._trackers):
+            if part is not None:
+                said += part.take_reports()
+        return said
+
+    def _publish(self, event: Event) -> None:
+        """Tell the log; or, once it takes nothing any more, whoever looks at the terminal."""
+        if self._run.bus.closed or self._run.view.trainer.finished:
+            log = structlog.get_logger()
+            if isinstance(event, TelemetryDegraded):
+                log.warning("telemetry_degraded", part=event.part, missing=event.missing, works=event.works)
+            elif isinstance(event, TelemetryDropped):
+                log.warning(
+                    "telemetry_dropped", signal=event.signal, reason=event.reason, count=event.count
+                )
+        else:
+            self._run.bus.publish(ACTOR, event)
+
+    async def _close(self) -> None:
+        """Let every part send what it has, all at once."""
+        async with asyncio.TaskGroup() as closing:
+            for part in (self._metrics, self._traces, self._trackers):
+                if part is not None:
+                    closing.create_task(asyncio.to_thread(part.close, CLOSE_S))
+        for event in self._reports():
+            self._publish(event)
