@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from ..wording import did_you_mean
 from .debug_option import debug_option
 from .failures import BadInput
 
@@ -58,7 +57,7 @@ def telemetry_init(folder: Path, target: str, force: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     click.echo(f"{folder}: {len(wanted)} files; README.md there says what each is for. Next:")
-    click.echo(f"  docker compose --project-directory {folder} up -d")
+    click.echo(f"  docker compose -f {folder / 'compose.yaml'} up -d")
     click.echo(
         f"  eventrain run CONFIG.toml --set telemetry.prometheus_port={port} "
         "--set telemetry.prometheus_host=0.0.0.0"
@@ -90,8 +89,7 @@ def _differs(path: Path, text: str) -> bool:
 
 def _port(target: str) -> int:
     """Return the port of `target`. Raises `BadInput` when it is not HOST:PORT."""
-    matched = re.fullmatch(r"(?:https?://)?(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", target)
-    if matched is None or not 0 < int(matched[2]) < 65536 or target.startswith("http"):
-        meant = f"{matched[1]}:{matched[2]}" if matched else TARGET
-        raise BadInput([f"--target {target}: is not HOST:PORT{did_you_mean(target, [meant])}"])
+    matched = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", target)
+    if matched is None or not 0 < int(matched[2]) < 65536:
+        raise BadInput([f"--target {target}: is not HOST:PORT, as in {TARGET}"])
     return int(matched[2])
