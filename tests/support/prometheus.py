@@ -50,7 +50,7 @@ class Series(NamedTuple):
 
 
 def program(name: str) -> str | None:
-    """Return the path of ``prometheus`` or ``promtool``: from EVENTRAIN_PROMETHEUS_DIR, else from PATH; None: absent."""
+    """Return the path of ``prometheus`` or ``promtool``: of EVENTRAIN_PROMETHEUS_DIR, else of PATH, or None."""
     return shutil.which(name, path=os.environ.get("EVENTRAIN_PROMETHEUS_DIR"))
 
 

@@ -52,7 +52,7 @@ def told_openmetrics(told: ToldRun) -> str:
             text = ",".join(f'{key}="{said}"' for key, said in labels)
             lines[name].append(f"{name}{{{text}}} {value!r} {told.start_ts / 1e9 + at_s:.3f}")
         at_s += SCRAPE_S
-    return "\n".join(line for name in sorted(lines) for line in sorted(lines[name])) + "\n# EOF\n"
+    return "\n".join(line for name in sorted(lines) for line in lines[name]) + "\n# EOF\n"
 
 
 class _Fold:
