@@ -1,4 +1,4 @@
-"""Write docs/events.md and docs/configuration.md from the models that define both.
+"""Write docs/events.md, docs/configuration.md and docs/metrics.md from the code that defines them.
 
     python docs/generate.py            # write them
     python docs/generate.py --check    # exit 1 and name the stale ones
@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from eventrain.adapters.telemetry.metrics import catalog, idle
 from eventrain.core import config
 from eventrain.events import record
 from eventrain.events import types as events
@@ -301,7 +302,93 @@ def configuration_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-PAGES = {"events.md": event_page, "configuration.md": configuration_page}
+METRICS_HEAD = """# Metrics
+
+Every figure is a fold of the event log, made in one place: [meter.py](../adapters/telemetry/metrics/meter.py). It goes
+out in three ways, with the same values:
+
+- a page for Prometheus, `http://HOST:PORT/metrics`, with `telemetry.prometheus_port` (0: any free port);
+- OTLP over HTTP to `telemetry.otlp_endpoint`, every `telemetry.otlp_interval_s` seconds;
+- from the log of any run, finished, crashed or going on: `eventrain export openmetrics RUN FILE`.
+
+The first two need `pip install 'eventrain[telemetry]'`. All three carry the label `run`, the run's id
+(`demo-20261201-015541`); no series has the number of a trajectory, group, step or prompt in its labels, so their number
+does not grow with the run. Intervals that are still open count up to the moment of the scrape, so a stall is seen as it
+grows, and the page answers while the event loop hangs. Phases are of one snapshot: in every scrape exactly one of them
+is 1. Counters begin with the first event of the log and go on after a resume; what a resume rolls back is not
+subtracted. The time between a crash and the resume counts for nothing. A fork goes on from its parent's counts, under
+its own id.
+
+## All metrics
+
+Labels are besides `run`. Names in OpenTelemetry are those of the instruments; a collector or Prometheus' own OTLP
+receiver makes the Prometheus names of them: dots become underscores, the unit a suffix, a counter ends in `_total`.
+Units in braces are annotations and leave no suffix. Phases and states are gauges of 0 and 1, all of a set in each
+scrape. `service.name` becomes the label `job`, `service.instance.id` (`RUN-controller`) `instance`, and the rest of the
+resource (`rl.run.id`, `host.name`, `process.pid`, `service.version`) stands in `target_info`.
+"""
+
+METRICS_TAIL = """## Device seconds
+
+`rl_gpu_busy_seconds_total` and `rl_gpu_allocated_seconds_total` are integrated over event time. Each sample is split
+where phases change, in proportion to the overlap, so a phase that is much shorter than the scrape interval is exact too:
+
+    sum by (run, pool, phase) (rate(rl_gpu_busy_seconds_total[5m]))
+      / (sum by (run, pool, phase) (rate(rl_gpu_allocated_seconds_total[5m])) > 0)
+
+A GPU counts as busy while any kernel is on it, one that only waits for others too; where the chip counts it,
+`rl_gpu_sm_active_seconds_total` tells the two apart. Metrics of others join by the phase:
+
+    avg by (phase) (DCGM_FI_DEV_GPU_UTIL * on () group_left (phase) (rl_trainer_phase{run="RUN"} == 1))
+
+At most 128 devices have series of their own; the others count together as `gpu="other"`.
+
+## A finished run in Prometheus
+
+    eventrain export openmetrics runs/demo demo.om --every 15s
+    promtool tsdb create-blocks-from openmetrics demo.om PROMETHEUS_DATA_FOLDER
+
+The same dashboards and alerts then work on it. A few things to know:
+
+- Prometheus deletes blocks older than its retention, 15 days by default: start it with
+  `--storage.tsdb.retention.time=10y` where older runs are to stay.
+- Do not take in what is younger than 3 hours into the folder of a Prometheus that is running: it has that time in
+  memory and still writes it. Use a folder of its own, or wait.
+- A Prometheus that runs finds new blocks by itself, within a minute or so; one that is started finds them at once.
+- Taking in the same run twice makes the same samples twice, which does no harm and takes room until the compaction.
+- `target_info`, which is of a process and not of a run, is not in the file; neither are samples of the time at which
+  nobody ran the run. The file of a fork begins with the fork.
+
+## What goes wrong
+
+Telemetry never ends a run nor holds it up. A port that is taken, a library that is missing and a receiver that does not
+answer are told once by `telemetry_degraded`, and pushes that were lost are counted by `telemetry_dropped`. They are not
+sent again: counters are cumulative, and the next push brings what is missing.
+"""
+
+
+def metrics_page() -> str:
+    """Return docs/metrics.md."""
+    heads = table("events", "OpenTelemetry", "Prometheus", "kind", "unit", "labels", "meaning")
+    lines = [COMMENT, "", METRICS_HEAD, *heads]
+    for metric in catalog.METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        made_of = ", ".join(f"`{kind}`" for kind in metric.events) or "all"
+        unit = f"`{metric.unit}`" if metric.unit else ""
+        lines.append(
+            row(made_of, f"`{metric.otel}`", f"`{metric.prometheus}`", metric.kind, unit, labels, metric.description)
+        )
+    lines += [
+        "", "## Why devices are idle", "",
+        ("`rl_gpu_idle_seconds_total` has the allocated seconds that were not busy, by cause. At every moment "
+        "each pool has one cause, the first of these that holds:"), "",
+        *table("pool", "cause", "when"),
+        *(row(pool, cause, when) for pool, cause, when in idle.RULES), "",
+    ]  # fmt: skip
+    return "\n".join([*lines, METRICS_TAIL]).rstrip() + "\n"
+
+
+PAGES = {"events.md": event_page, "configuration.md": configuration_page, "metrics.md": metrics_page}
 
 
 def stale() -> list[str]:
