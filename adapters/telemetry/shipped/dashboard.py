@@ -101,7 +101,7 @@ def _run_variable() -> dict[str, Any]:
         "type": "query",
         "datasource": DATASOURCE,
         "definition": query,
-        "query": {"query": query, "refId": "run"},
+        "query": {"qryType": 1, "query": query, "refId": "run"},
         "refresh": 2,
         "sort": 2,
         "multi": True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,13 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus import Prometheus, Sample, is_installed
+from told_openmetrics import openmetrics, run_of
 from told_runs import START_TS, STEP, Stretch, ToldRun, phased_run
 
-from eventrain.adapters.telemetry.metrics.openmetrics import write_openmetrics
 from eventrain.adapters.telemetry.shipped import dashboard
 from eventrain.adapters.telemetry.shipped.panels import ROWS, RUN, Query
 from eventrain.events import types as events
-from eventrain.events.identity import run_id
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,8 +29,6 @@ QUERIES = {f"{panel.title} {place}": query for row in ROWS for panel in row.pane
            for place, query in enumerate(panel.queries)}  # fmt: skip
 RULES = yaml.safe_load((dashboard.HERE / "rules" / "recording.yml").read_text(encoding="utf-8"))
 RECORDED = {rule["record"]: rule["expr"] for group in RULES["groups"] for rule in group["rules"]}
-ALERTS = yaml.safe_load((dashboard.HERE / "rules" / "alerts.yml").read_text(encoding="utf-8"))
-ALERTING = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 
 OF_THE_SCRAPE = {
     "Targets that answer 0": "up is written by a Prometheus that scrapes",
@@ -58,18 +54,6 @@ ZERO_WHEN_WELL = (
     "Groups that teach nothing 0",
 )
 """Queries that find zero in a run that is well, and something else in the troubled one."""
-
-
-def openmetrics(told: ToldRun) -> str:
-    """Return the metrics of a told run as text, as `eventrain export openmetrics` writes it."""
-    text = io.BytesIO()
-    write_openmetrics(told.records, text, every_s=15.0)
-    return text.getvalue().decode()
-
-
-def run_of(told: ToldRun) -> str:
-    """Return the id of the told run, which is its label."""
-    return run_id(told.name, told.start_ts)
 
 
 def distractor() -> ToldRun:
@@ -205,16 +189,6 @@ def test_every_recording_rule_finds_each_run_apart(name: str, server: Prometheus
     assert _rounded([one for one in samples if one.labels["run"] == told]) == _rounded(
         alone.query(RECORDED[name], ASKED_S)
     )
-
-
-@pytest.mark.parametrize("at_s", [ASKED_S, START_S + 1820], ids=["running", "ended"])
-@pytest.mark.parametrize("rule", ALERTING, ids=lambda rule: f"{rule['alert']} {rule['labels']['severity']}")
-def test_no_alert_fires_on_a_run_that_is_well(
-    rule: Mapping[str, str], at_s: float, alone: Prometheus
-) -> None:
-    """No alert finds anything in a run that trains, waits a little and syncs a little, nor when it has ended."""
-    expr = rule["expr"].replace('job="eventrain"', 'job="none"')  # what is loaded has no target behind it
-    assert alone.query(expr, at_s) == []
 
 
 def test_the_marks_of_stalls_are_asked_for_like_the_panels(trouble: Prometheus) -> None:
