@@ -75,11 +75,14 @@ def promtool(*arguments: str | Path, deadline_s: float = LOAD_DEADLINE_S) -> str
 class Prometheus:
     """One server with its own folder; leaving the block stops it, whatever happened inside."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: Path | None = None) -> None:
+        """Keep everything in `folder`; scrape and record what `config` says, or nothing without one."""
+        self._folder = folder
         self._data = folder / "data"
         self._data.mkdir(parents=True)
-        self._config = folder / "prometheus.yml"
-        self._config.write_text("global: {}\n", encoding="utf-8")
+        self._config = config or folder / "prometheus.yml"
+        if config is None:
+            self._config.write_text("global: {}\n", encoding="utf-8")
         self._words = folder / "prometheus.log"
         self._texts = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,13 +102,14 @@ class Prometheus:
         """Add the samples of `text`, which carry their times. Raises `PrometheusFailed` where promtool refuses it."""
         self.stop()  # a server that runs would see new blocks only within a minute
         self._texts += 1
-        source = self._config.with_name(f"loaded-{self._texts}.om")
+        source = self._folder / f"loaded-{self._texts}.om"
         source.write_text(text, encoding="utf-8")
         promtool("tsdb", "create-blocks-from", "openmetrics", source, self._data)
 
-    def query(self, expr: str, time: float) -> list[Sample]:
-        """Return what `expr` is at unix second `time`."""
-        result = self._ask("query", {"query": expr, "time": f"{time:.3f}"})
+    def query(self, expr: str, time: float | None = None) -> list[Sample]:
+        """Return what `expr` is at unix second `time`, or now."""
+        moment = {} if time is None else {"time": f"{time:.3f}"}
+        result = self._ask("query", {"query": expr, **moment})
         if result["resultType"] == "scalar":
             return [Sample({}, float(result["result"][1]))]
         return [Sample(one["metric"], float(one["value"][1])) for one in result["result"]]
@@ -118,6 +122,16 @@ class Prometheus:
             Series(one["metric"], [(at, float(value)) for at, value in one["values"]])
             for one in result["result"]
         ]
+
+    def await_query(self, expr: str, deadline_s: float) -> list[Sample]:
+        """Return what `expr` finds as soon as that is something. Raises `TimeoutError` at the deadline."""
+        deadline = clock.monotonic() + deadline_s
+        while clock.monotonic() < deadline:
+            found = self.query(expr)
+            if found:
+                return found
+            self._pause(0.1)
+        raise TimeoutError(f"nothing for {expr} within {deadline_s:.0f} s")
 
     def stop(self) -> None:
         """End the server, if it runs."""
@@ -169,8 +183,16 @@ class Prometheus:
             self.stop()
             raise
 
-    def _await_ready(self) -> None:
+    def _pause(self, seconds: float) -> None:
+        """Let `seconds` pass. Raises `PrometheusFailed` when the server ends meanwhile."""
         assert self._process is not None
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise PrometheusFailed(f"prometheus ended: {self._said()}")
+
+    def _await_ready(self) -> None:
         deadline = clock.monotonic() + START_DEADLINE_S
         while clock.monotonic() < deadline:
             try:
@@ -180,11 +202,7 @@ class Prometheus:
                 error.close()  # it answers, and is not ready yet
             except OSError:
                 pass  # it does not listen yet
-            try:
-                self._process.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
-            raise PrometheusFailed(f"prometheus ended: {self._said()}")
+            self._pause(0.05)
         raise PrometheusFailed(f"prometheus was not ready within {START_DEADLINE_S:.0f} s: {self._said()}")
 
     def _said(self) -> str:

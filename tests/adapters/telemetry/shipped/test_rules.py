@@ -121,3 +121,19 @@ def test_grafana_finds_its_datasources_and_the_dashboard() -> None:
     assert mounts["./grafana/dashboards"] == provider["options"]["path"]
     home = compose["services"]["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert home == f"{provider['options']['path']}/{dashboard.FILE.name}"
+
+
+def test_jaeger_takes_what_a_run_sends_to_one_address() -> None:
+    """Traces are stored, metrics are taken too, and every part that a pipeline names is configured."""
+    config = read("jaeger.yaml")
+    pipelines = config["service"]["pipelines"]
+    assert set(pipelines) == {"traces", "metrics"}
+    for pipeline in pipelines.values():
+        for part, names in pipeline.items():
+            assert set(names) <= set(config[part])
+        assert pipeline["receivers"] == ["otlp"]
+    assert set(config["service"]["extensions"]) == set(config["extensions"])
+    assert config["receivers"]["otlp"]["protocols"]["http"]["endpoint"].endswith(":4318")
+    (storage,) = config["extensions"]["jaeger_storage"]["backends"]
+    assert config["extensions"]["jaeger_query"]["storage"]["traces"] == storage
+    assert config["exporters"]["jaeger_storage_exporter"]["trace_storage"] == storage
