@@ -59,7 +59,7 @@ ZERO_WHEN_WELL = (
 def distractor() -> ToldRun:
     """Return another run of the same minutes, which does everything else than the first."""
     stretches = (Stretch("training", 3.0, 0.5, 0.5), Stretch("weight_sync", 9.0, 0.9, 0.9),
-                 Stretch("waiting_for_buffer", 1.0, 0.7, 0.1))  # fmt: skip
+                 Stretch("waiting_for_buffer", 1.0, 0.7, 0.1), Stretch("converting", 0.5, 0.4, 0.2))  # fmt: skip
     return phased_run(150, stretches=stretches, name="distractor", start_ts=START_TS)
 
 
@@ -163,6 +163,15 @@ def test_every_query_of_the_dashboard_finds_its_run_and_no_other(
     assert bool(samples) is (title not in EMPTY_WHEN_WELL)
     assert _rounded(samples) == _rounded(finite(alone.query(expr, ASKED_S)))
     assert {sample.labels.get("run", run_of(phased_run(1))) for sample in samples} <= {run_of(phased_run(1))}
+
+
+@pytest.mark.parametrize("title", QUERIES)
+def test_every_query_takes_several_runs(title: str, server: Prometheus) -> None:
+    """With two runs chosen, no join fails, and each query that names its runs finds both."""
+    both = f"{run_of(phased_run(1))}|{run_of(distractor())}"
+    expr = QUERIES[title].expr.replace("$run", both)
+    samples = server.query(expr.replace("$__rate_interval", "5m").replace("$__range", "25m"), ASKED_S)
+    assert len({sample.labels["run"] for sample in samples if "run" in sample.labels}) in {0, 2}
 
 
 @pytest.mark.parametrize("title", [*EMPTY_WHEN_WELL, *ZERO_WHEN_WELL])
