@@ -331,7 +331,7 @@ resource (`rl.run.id`, `host.name`, `process.pid`, `service.version`) stands in 
 METRICS_TAIL = """## Device seconds
 
 `rl_gpu_busy_seconds_total` and `rl_gpu_allocated_seconds_total` are integrated over event time. Each sample is split
-where phases change, in proportion to the overlap, so a phase that is much shorter than the scrape interval is exact too:
+where phases change, in proportion to the overlap, so a phase much shorter than the scrape interval is exact too:
 
     sum by (run, pool, phase) (rate(rl_gpu_busy_seconds_total[5m]))
       / (sum by (run, pool, phase) (rate(rl_gpu_allocated_seconds_total[5m])) > 0)

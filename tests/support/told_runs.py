@@ -160,7 +160,11 @@ class ToldRun:
     def write(self, folder: Path, upto: int | None = None) -> Path:
         """Write the log, or its first `upto` records, as the run folder `folder`; return it."""
         made = RunFolder.create(folder)
-        with made.lock(), closing(LogWriter(made.events, run=self.name, epoch=made.epoch)) as writer:
+        writer = LogWriter(
+            made.events, run=self.name, epoch=made.epoch, first_seq=0, segment_bytes=1 << 24
+        )
+        with made.lock(), closing(writer):
+            writer.start(lambda _seq: None, lambda _error: None)
             for record in self.records[:upto]:
                 writer.append(record)
         return folder

@@ -113,6 +113,7 @@ _OF_PHASE = {
     "checkpoint": "checkpoint",
     "finished": "low_use",
 }
+_OF_COLLECTOR = {"gated": "staleness_gate", "out_of_permits": "backpressure"}
 
 
 class Idle(Part):
@@ -243,9 +244,7 @@ class Idle(Part):
             return "environment"
         if self._learning.evaluating:
             return "eval"
-        return {"gated": "staleness_gate", "out_of_permits": "backpressure"}.get(
-            self._dispatching.state, "low_use"
-        )
+        return _OF_COLLECTOR.get(self._dispatching.state, "low_use")
 
     def report(self, into: Snapshot, now_ns: int) -> None:
         """Write nothing: causes count only together with the idle seconds of devices."""

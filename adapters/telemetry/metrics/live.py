@@ -50,6 +50,7 @@ class LiveMetrics:
         self._endpoint: Endpoint | None = None
         self._pusher: Pusher | None = None
         self._told_push = False
+        self._defect = False
         self._reports: list[Event] = []
         self._started = False
 
@@ -66,7 +67,9 @@ class LiveMetrics:
     # On the event loop
 
     def apply_batch(self, records: Sequence[Record]) -> None:
-        """Fold `records`, which come in order of their seq; returns without waiting for anybody."""
+        """Fold `records`, which come in order of their seq; returns without waiting for anybody, and raises nothing."""
+        if self._defect:
+            return
         self._waiting.append(records)
         if self._folding.acquire(blocking=False):
             try:
@@ -74,13 +77,24 @@ class LiveMetrics:
             finally:
                 self._folding.release()
         if self._started and self._provider is None and self._meter.run:
-            self._attach()
+            try:
+                self._attach()
+            except Exception as error:  # noqa: BLE001 - a run does not end because it cannot be watched
+                self._started = False
+                self._degraded(f"no metrics: {type(error).__name__}: {error}")
 
     def _fold(self) -> None:
         apply = self._meter.apply
-        while self._waiting:
-            for record in self._waiting.popleft():
-                apply(record)
+        try:
+            while self._waiting:
+                for record in self._waiting.popleft():
+                    apply(record)
+        except Exception as error:  # noqa: BLE001 - a defect here is told, and is not the run's
+            self._defect = True  # no figures from now on, rather than wrong ones
+            self._waiting.clear()
+            self._degraded(
+                f"metrics ended with a defect, {type(error).__name__} at seq {record.seq}: {error}"
+            )
 
     def take_reports(self) -> list[Event]:
         """Return what is to be published of this part since the last call: what does not work, and what was lost."""
@@ -152,12 +166,17 @@ class LiveMetrics:
         """Return all values now, open intervals included; also while the event loop hangs."""
         with self._folding:
             self._fold()
+            if self._defect:
+                return Snapshot()
             return self._meter.snapshot(self._clock.mono_ns())
 
     def close(self, deadline_s: float) -> None:
         """Push once more, end the page, and end all threads; takes about `deadline_s` seconds at most."""
         self._started = False
         if self._provider is not None:
-            self._provider.shutdown(timeout_millis=deadline_s * 1000)
+            try:
+                self._provider.shutdown(timeout_millis=deadline_s * 1000)
+            except Exception as error:  # noqa: BLE001 - the SDK raises plain exceptions, of readers that took too long
+                self._degraded(f"metrics were not closed in time: {' '.join(str(error).split())}")
         if self._endpoint is not None:
             self._endpoint.close()

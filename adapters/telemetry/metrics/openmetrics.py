@@ -3,17 +3,15 @@
 The fold is looked at every so many seconds of the run's own time. Prometheus takes the text in by
 ``promtool tsdb create-blocks-from openmetrics``, and dashboards and alerts then work on the run as if it were live.
 
-There is one reading of the log, and memory does not grow with it: OpenMetrics wants all samples of a metric together,
-so each metric has a file of its own until all are put together.
+The log is read once. OpenMetrics wants all samples of a series together, in the order of time, so they are kept until
+the end: 12 bytes each, however many events lie between two of them.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import IO
 
@@ -23,9 +21,6 @@ from .catalog import METRICS, Metric
 from .distribution import Distribution
 from .meter import Meter
 from .snapshot import Labels, Snapshot
-
-SPOOL_BYTES = 1 << 20
-"""Text of one metric that is kept in memory before it goes to a file."""
 
 
 @dataclass
@@ -70,34 +65,69 @@ def scrapes(records: Iterable[Record], every_s: float) -> Iterator[tuple[int, Sn
         yield meter.last_ts, meter.snapshot(meter.last_mono), forked
 
 
+@dataclass
+class _Series:
+    """All samples of one series: of a histogram that is one after the other for each bucket, the count and the sum."""
+
+    names: tuple[str, ...]
+    """What stands before each value of a scrape: ``rl_steps_total{run="..."}``."""
+    scrapes: array[int] = field(default_factory=lambda: array("I"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+
 def write_openmetrics(records: Iterable[Record], out: IO[bytes], every_s: float) -> Exported:
     """Write the metrics of `records`, looked at every `every_s` seconds, to `out`; return what was written."""
-    told = Exported()
-    with ExitStack() as stack:
-        spools = {
-            metric.prometheus: stack.enter_context(tempfile.SpooledTemporaryFile(SPOOL_BYTES))
-            for metric in METRICS
-        }
-        for ts, snapshot, of_fork in scrapes(records, every_s):
-            if of_fork:
-                told = Exported()
-                for spool in spools.values():
-                    spool.seek(0)
-                    spool.truncate()
-            told.run, told.scrapes, told.last_ts = snapshot.run, told.scrapes + 1, ts
-            told.first_ts = told.first_ts or ts
-            for metric in METRICS:
-                lines = _lines(metric, snapshot, _seconds(ts))
-                told.samples += len(lines)
-                spools[metric.prometheus].write("".join(lines).encode())
+    run, times = "", array("q")
+    found: dict[str, dict[Labels, _Series]] = {metric.prometheus: {} for metric in METRICS}
+    for ts, snapshot, of_fork in scrapes(records, every_s):
+        if of_fork:
+            del times[:]
+            for table in found.values():
+                table.clear()
+        run = snapshot.run
         for metric in METRICS:
-            spool = spools[metric.prometheus]
-            if spool.tell():
-                spool.seek(0)
-                out.write(_head(metric).encode())
-                shutil.copyfileobj(spool, out)
-        out.write(b"# EOF\n")
+            _keep(metric, snapshot, len(times), found[metric.prometheus])
+        times.append(ts)
+    told = Exported(run, len(times), 0, *((times[0], times[-1]) if times else (0, 0)))
+    at = [_seconds(ts) for ts in times]
+    for metric in METRICS:
+        if found[metric.prometheus]:
+            out.write(_head(metric).encode())
+        for series in found[metric.prometheus].values():
+            told.samples += len(series.values)
+            out.writelines(_lines(series, at))
+    out.write(b"# EOF\n")
     return told
+
+
+def _keep(metric: Metric, snapshot: Snapshot, scrape: int, table: dict[Labels, _Series]) -> None:
+    for labels, value in snapshot.values.get(metric.prometheus, {}).items():
+        series = table.get(labels)
+        if series is None:
+            name = f"{metric.prometheus}{{{_labels(metric, snapshot.run, labels)}}}"
+            series = table[labels] = _Series((name,))
+        series.scrapes.append(scrape)
+        series.values.append(value)
+    for labels, found in snapshot.histograms.get(metric.prometheus, {}).items():
+        series = table.get(labels)
+        if series is None:
+            series = table[labels] = _Series(_bucket_names(metric, snapshot, labels, found))
+        series.scrapes.append(scrape)
+        series.values.extend((*accumulate(found.counts), found.total, found.sum))
+
+
+def _lines(series: _Series, at: list[str]) -> Iterator[bytes]:
+    values = iter(series.values)
+    for scrape in series.scrapes:
+        for name in series.names:
+            yield f"{name} {next(values)!r} {at[scrape]}\n".encode()
+
+
+def _bucket_names(metric: Metric, snapshot: Snapshot, labels: Labels, found: Distribution) -> tuple[str, ...]:
+    name, text = metric.prometheus, _labels(metric, snapshot.run, labels)
+    bounds = (*(repr(float(bound)) for bound in found.bounds), "+Inf")
+    buckets = (f'{name}_bucket{{{text},le="{bound}"}}' for bound in bounds)
+    return (*buckets, f"{name}_count{{{text}}}", f"{name}_sum{{{text}}}")
 
 
 def _seconds(ts_ns: int) -> str:
@@ -107,31 +137,6 @@ def _seconds(ts_ns: int) -> str:
 
 def _head(metric: Metric) -> str:
     return f"# HELP {metric.family} {_escaped(metric.description)}\n# TYPE {metric.family} {metric.kind}\n"
-
-
-def _lines(metric: Metric, snapshot: Snapshot, at: str) -> list[str]:
-    if metric.kind == "histogram":
-        series = snapshot.histograms.get(metric.prometheus, {})
-        return [
-            line
-            for labels, found in series.items()
-            for line in _bucket_lines(metric, snapshot, labels, found, at)
-        ]
-    return [
-        f"{metric.prometheus}{{{_labels(metric, snapshot.run, labels)}}} {float(value)!r} {at}\n"
-        for labels, value in snapshot.values.get(metric.prometheus, {}).items()
-    ]
-
-
-def _bucket_lines(
-    metric: Metric, snapshot: Snapshot, labels: Labels, found: Distribution, at: str
-) -> Iterator[str]:
-    name, text = metric.prometheus, _labels(metric, snapshot.run, labels)
-    bounds = (*(repr(float(bound)) for bound in found.bounds), "+Inf")
-    for bound, count in zip(bounds, accumulate(found.counts), strict=True):
-        yield f'{name}_bucket{{{text},le="{bound}"}} {float(count)!r} {at}\n'
-    yield f"{name}_count{{{text}}} {float(found.total)!r} {at}\n"
-    yield f"{name}_sum{{{text}}} {float(found.sum)!r} {at}\n"
 
 
 def _labels(metric: Metric, run: str, labels: Labels) -> str:

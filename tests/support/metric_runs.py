@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from told_runs import START_MONO, START_TS, ToldRun, phased_run
 
 from eventrain.adapters.telemetry.metrics.live import LiveMetrics
@@ -32,8 +31,7 @@ from eventrain.events.types import (
     TrajectoryFailed,
 )
 
-Sample = tuple[str, dict[str, str]]
-SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)(?: (\S+))?$')
+SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)(?: (\S+))?$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -63,7 +61,8 @@ def eventful_run() -> ToldRun:
     publish(
         "telemetry",
         DeviceSampled(
-            device="cuda:0", pool="learner", utilization=1.0, memory_bytes=2**31, window_s=1.0, source="gpm", sm_active=0.5
+            device="cuda:0", pool="learner", utilization=1.0, memory_bytes=2**31, window_s=1.0,
+            source="gpm", sm_active=0.5,
         ),
     )  # fmt: skip
     publish("telemetry", LoopLagSampled(window_s=1.0, counts=(5, 0, 1, *[0] * 9), sum_s=0.008, max_s=0.004))
@@ -80,7 +79,8 @@ def eventful_run() -> ToldRun:
     publish(
         "rollout",
         TrajectoryFailed(
-            trajectory="90/2", group=90, attempt=0, failure="env_expired", retryable=True, blame="environment", message=""
+            trajectory="90/2", group=90, attempt=0, failure="env_expired", retryable=True,
+            blame="environment", message="",
         ),
     )  # fmt: skip
     publish("collector", PromptQuarantined(prompt=90, index=90, failure="env_expired", message=""))
@@ -89,7 +89,9 @@ def eventful_run() -> ToldRun:
     publish("telemetry", TelemetryDegraded(part="traces", missing="no receiver", works="the log"))
     publish("telemetry", TelemetryDropped(signal="traces", reason="unreachable", count=3))
     publish("trainer", PhaseEntered(phase="waiting_for_buffer", step=2))
-    publish("trainer", Blocked(waiter="trainer", edge="buffer_ready", awaited="2 groups", present="0 buffered"))
+    publish(
+        "trainer", Blocked(waiter="trainer", edge="buffer_ready", awaited="2 groups", present="0 buffered")
+    )
     return told
 
 
@@ -123,15 +125,3 @@ def serving(records: list[Record], clock: SetClock, **settings: object) -> Itera
         yield live
     finally:
         live.close(2.0)
-
-
-@pytest.fixture(name="eventful")
-def _eventful() -> ToldRun:
-    """Return the run in which everything happens."""
-    return eventful_run()
-
-
-@pytest.fixture(name="serving")
-def _serving() -> Callable[..., object]:
-    """Return the context manager that serves records."""
-    return serving
