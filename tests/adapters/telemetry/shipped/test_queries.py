@@ -295,6 +295,13 @@ def test_states_are_shown_as_their_places(server: Prometheus) -> None:
     )
 
 
+def test_a_share_of_nothing_is_no_share(trouble: Prometheus) -> None:
+    """Where nothing passes, as in a run that trains no more, shares are absent; only quantiles may be no number."""
+    for title, query in QUERIES.items():
+        samples = trouble.query(substituted(query.expr, troubled()), ASKED_S)
+        assert len(finite(samples)) == len(samples) or "histogram_quantile" in query.expr, title
+
+
 def test_what_bounds_the_run_is_its_largest_claim(server: Prometheus) -> None:
     """Nine of 15 seconds of training, and a ninth in converting: the trainer."""
     assert found(server, "Bound by 0", "bound") == {("trainer",): pytest.approx(9.1 / 15.1, abs=0.005)}
