@@ -50,8 +50,9 @@ from .devices import Devices, Recent
 from .rollouts import Rollouts
 from .troubles import Troubles
 
-PoolState = Literal["serving", "draining", "syncing", "idle", "down"]
-"""What the engines do as a whole: answer calls, end those they have, take weights, nothing, or none of them is up."""
+PoolState = Literal["starting", "serving", "draining", "syncing", "idle", "down"]
+"""What the engines do as a whole: come up for the first time, answer calls, end those they have, take weights,
+nothing, or none of them is up any more."""
 
 
 class Restart(NamedTuple):
@@ -276,7 +277,7 @@ def pool_state(view: View) -> PoolState:
     """
     up = view.engines.up()
     if not up:
-        return "down"
+        return "down" if view.engines.by_name else "starting"
     if all(engine.syncing_to is not None for engine in up):
         return "syncing"
     if all(engine.state == "paused" for engine in up):
@@ -286,8 +287,8 @@ def pool_state(view: View) -> PoolState:
 
 def idle_cause(view: View, state: PoolState) -> str:
     """Return why an engine's device would idle now."""
-    if state == "down":
-        return "fault" if view.engines.by_name else "starting"
+    if state in ("down", "starting"):
+        return "fault" if state == "down" else "starting"
     if state in ("syncing", "draining"):
         return "weight_sync"
     if view.groups.in_flight and state == "idle":

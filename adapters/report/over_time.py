@@ -1,0 +1,193 @@
+"""The figure of a run over time: phases, engines and stalls above each other, with groups, slots and devices below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..cli.quantities import clock_time, seconds
+from . import colours
+from .colours import words
+from .curves import Curve, Interval, gather
+from .devices import Devices
+from .figures import Figure, Key, Panel, line
+from .reading import Reading
+
+LANE_PX = 34
+UNITS = ((3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
+
+
+class TimeAxis:
+    """Times of the run as they stand on the axis: in seconds, minutes or hours, whichever suits its length."""
+
+    def __init__(self, end_ns: int) -> None:
+        self.end_ns = end_ns
+        self._unit_s, self.unit = next((size, name) for least, size, name in UNITS if end_ns / 1e9 >= least)
+
+    def __call__(self, at_ns: float) -> float:
+        """Return `at_ns`, nanoseconds since the start, on the axis."""
+        return round(at_ns / 1e9 / self._unit_s, 5)
+
+
+def over_time(reading: Reading) -> Figure:
+    """Return the figure; everything in it shares one time axis."""
+    history, axis = reading.history, TimeAxis(reading.now_ns)
+    lanes = ["trainer", "engines"]
+    if reading.stalls.intervals:
+        lanes.append("stalls")
+    panels = [
+        Panel(LANE_PX * len(lanes), "", {"categoryarray": lanes[::-1], "categoryorder": "array", "range": [-0.5, len(lanes) - 0.5]}),
+        Panel(150, "groups", {"rangemode": "tozero"}),
+        Panel(100, "slots", {"rangemode": "tozero"}),
+    ]
+    if history.devices.use:
+        panels.append(Panel(110, "busy", {"range": [0, 1.02], "tickformat": ".0%"}))
+    end = max(axis(reading.now_ns), 1e-6)
+    figure = Figure(
+        "time",
+        panels,
+        f"time since the start ({axis.unit})",
+        "time",
+        "Phases of the trainer and states of the engines over time, with groups in flight, buffered groups, slots "
+        "of the engines and the use of devices below on the same axis.",
+        x_range=(0, end),
+        hover="closest",
+        more={"barmode": "overlay", "bargap": 0.18},
+    )
+    _lane(figure, axis, "trainer", history.phases_until(reading.now_ns), colours.PHASES)
+    _lane(figure, axis, "engines", history.pool_until(reading.now_ns), colours.POOL)
+    _stalls(figure, axis, reading)
+    _groups(figure, axis, reading)
+    _slots(figure, axis, reading)
+    if history.devices.use:
+        _devices(figure, axis, history.devices)
+    for restart in history.restarts:
+        forked = "forked" if restart.forked_from else "resumed"
+        down = f", {seconds(restart.down_s)} down" if restart.down_s >= 0.0005 else ""
+        figure.mark(axis(restart.at_ns), f"{forked} at step {restart.step}{down}")
+    return figure
+
+
+def _lane(
+    figure: Figure, axis: TimeAxis, lane: str, intervals: Sequence[Interval], palette: dict[str, str]
+) -> None:
+    """Draw one lane of bars, a trace for each name; what is still open is hatched."""
+    gathered = gather(intervals)
+    for name, colour in palette.items():
+        shown = [one for one in gathered if one.name == name]
+        if not shown:
+            continue
+        trace = {
+            "type": "bar",
+            "orientation": "h",
+            "y": [lane] * len(shown),
+            "base": [axis(one.from_ns) for one in shown],
+            "x": [axis(one.to_ns - one.from_ns) for one in shown],
+            "customdata": [_told(lane, one) for one in shown],
+            "hovertemplate": "%{customdata}<extra></extra>",
+            "marker": {"color": colour, "line": {"width": 0}},
+        }
+        if any(one.open for one in shown):
+            trace["marker"] = {
+                "color": colour,
+                "line": {"width": 0},
+                "pattern": {"shape": ["/" if one.open else "" for one in shown], "fgcolor": "#ffffff", "fgopacity": 0.55, "size": 6},
+            }
+        prefix = "" if lane == "trainer" else "engines "
+        figure.add(0, trace, Key(prefix + words(name), colour, f"{lane} {name}"))
+    if any(one.open for one in gathered):
+        figure.keys.append(Key("not over yet", "#888888", "", "hatch")) if lane == "trainer" else None
+
+
+def _told(lane: str, one: Interval) -> str:
+    step = f", step {one.step}" if one.step >= 0 else ""
+    still = " and not over" if one.open else ""
+    return f"<b>{lane}: {words(one.name)}</b>{step}<br>{seconds(one.seconds)}{still}, from {clock_time(one.from_ns)}"
+
+
+def _stalls(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
+    """Draw the stalls; their times are those of the wall, so what stood before a resume is moved back to the axis."""
+    stalls = reading.stalls.intervals
+    if not stalls:
+        return
+    bars = []
+    for one in stalls:
+        to_ns = reading.stalls.end_ns if one.to_ns is None else one.to_ns
+        bars.append((_on_axis(reading, one.from_ns), _on_axis(reading, to_ns), one.kind))
+    figure.add(
+        0,
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": ["stalls"] * len(bars),
+            "base": [axis(begin) for begin, _, _ in bars],
+            "x": [max(axis(end - begin), axis(reading.now_ns) / 1000) for begin, end, _ in bars],
+            "customdata": [f"<b>{kind.replace('_', ' ')}</b><br>{seconds((end - begin) / 1e9)}, from {clock_time(begin)}" for begin, end, kind in bars],
+            "hovertemplate": "%{customdata}<extra></extra>",
+            "marker": {"color": colours.STALL, "line": {"width": 0}},
+        },
+        Key("stall", colours.STALL, "stall"),
+    )
+
+
+def _on_axis(reading: Reading, wall_ns: int) -> int:
+    """Return the place of a time since the start by the clock on the wall, on the axis without downtimes."""
+    down_ns = 0
+    for restart in reading.history.restarts:
+        if wall_ns - down_ns > restart.at_ns:
+            down_ns += min(round(restart.down_s * 1e9), wall_ns - down_ns - restart.at_ns)
+    return wall_ns - down_ns
+
+
+def _groups(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
+    history, now = reading.history, reading.now_ns
+    x, y = _steps(history.buffered, axis, now)
+    hover = "%{y} groups buffered at %{x} " + axis.unit + "<extra></extra>"
+    fill = {"fill": "tozeroy", "fillcolor": _faint(colours.BUFFERED)}
+    trace = line(x, y, colours.BUFFERED, shape="hv", hovertemplate=hover, **fill)
+    figure.add(1, trace, Key("buffered", colours.BUFFERED, "buffered"))
+    x, y = _steps(history.in_flight, axis, now)
+    hover = "%{y} groups in flight at %{x} " + axis.unit + "<extra></extra>"
+    trace = line(x, y, colours.IN_FLIGHT, shape="hv", hovertemplate=hover)
+    figure.add(1, trace, Key("in flight", colours.IN_FLIGHT, "in flight", "line"))
+    x, y = _steps(history.capacity, axis, now)
+    hover = "room for %{y} groups, buffered and in flight<extra></extra>"
+    trace = line(x, y, colours.LIMIT, shape="hv", dash="dash", width=1.4, hovertemplate=hover)
+    figure.add(1, trace, Key("capacity of both", colours.LIMIT, "capacity", "dash"))
+
+
+def _slots(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
+    x, y = _steps(reading.history.calls, axis, reading.now_ns)
+    hover = "%{y} slots of the engines in use at %{x} " + axis.unit + "<extra></extra>"
+    fill = {"fill": "tozeroy", "fillcolor": _faint(colours.SLOTS)}
+    trace = line(x, y, colours.SLOTS, shape="hv", width=1.2, hovertemplate=hover, **fill)
+    figure.add(2, trace, Key("slots in use", colours.SLOTS, "slots"))
+    x, y = _steps(reading.history.slots, axis, reading.now_ns)
+    trace = line(x, y, "#888888", shape="hv", dash="dash", width=1.4, hovertemplate="%{y} slots of engines that are up<extra></extra>")
+    figure.add(2, trace, Key("slots there are", "#888888", "there", "dash"))
+
+
+def _devices(figure: Figure, axis: TimeAxis, devices: Devices) -> None:
+    for pool, colour in colours.DEVICES.items():
+        curve = devices.use.get(pool)
+        if curve is None:
+            continue
+        at, values = curve.points()
+        count = len(devices.names[pool])
+        of = f"{pool} ({count} devices)" if count > 1 else pool
+        hover = f"{of}: %{{y:.0%}} busy up to %{{x}} {axis.unit}<extra></extra>"
+        x, y = [axis(one) for one in at], [round(value, 4) for value in values]
+        trace = line(x, y, colour, shape="vh", width=1.4, hovertemplate=hover)
+        figure.add(3, trace, Key(f"devices: {of}", colour, f"devices {pool}", "line"))
+
+
+def _steps(curve: Curve, axis: TimeAxis, now_ns: int) -> tuple[list[float], list[float]]:
+    """Return a curve of steps for the axis, drawn on to the end."""
+    at, values = curve.points()
+    if values:
+        at, values = [*at, now_ns], [*values, values[-1]]
+    return [axis(one) for one in at], values
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.25)"
