@@ -35,7 +35,15 @@ def learning(reading: Reading) -> Figure | None:
     rewards = [row.reward_mean for row in rows]
     smooth = len(rows) >= 2 * SMOOTH
     thin_line = {"width": 1, "opacity": 0.55} if smooth else {"mode": "lines+markers", "marker": {"size": 5}}
-    _curve(figure, 0, rows, rewards, Key("mean reward of the step", colours.REWARD, "reward", "line"), "reward %{y:.4g}", **thin_line)
+    _curve(
+        figure,
+        0,
+        rows,
+        rewards,
+        Key("mean reward of the step", colours.REWARD, "reward", "line"),
+        "reward %{y:.4g}",
+        **thin_line,
+    )
     if smooth:
         mean = [fmean(rewards[max(0, end - SMOOTH) : end]) for end in range(1, len(rewards) + 1)]
         key = Key(f"mean of {SMOOTH} steps", colours.REWARD, "mean", "line")
@@ -47,15 +55,45 @@ def learning(reading: Reading) -> Figure | None:
             "mode": "markers",
             "x": [row.version for row in known],
             "y": [row.reward_mean for row in known],
-            "customdata": [f"evaluation {row.eval} of version {row.version}: {row.completed} trajectories" + (f", {row.failed} failed" if row.failed else "") for row in known],
+            "customdata": [
+                f"evaluation {row.eval} of version {row.version}: {row.completed} trajectories"
+                + (f", {row.failed} failed" if row.failed else "")
+                for row in known
+            ],
             "hovertemplate": "%{customdata}<br>reward %{y:.4g}<extra></extra>",
             "marker": {"color": colours.EVALUATION, "size": 10, "symbol": "diamond"},
         }
         figure.add(0, trace, Key("evaluation (at its version)", colours.EVALUATION, "eval", "dot"))
-    _curve(figure, 1, rows, [row.lag_max for row in rows], Key("largest lag", colours.LAG, "lag max", "dash"), "largest lag %{y}", dash="dot", width=1.2, shape="hvh")
-    _curve(figure, 1, rows, [row.lag_mean for row in rows], Key("mean lag", colours.LAG, "lag", "line"), "mean lag %{y:.3g}")
-    _curve(figure, 2, rows, [row.loss for row in rows], Key("loss", colours.LOSS, "loss", "line"), "loss %{y:.4g}")
-    figure.x_range = _range(rows[0].step, max(rows[-1].step, *(row.version for row in known)) if known else rows[-1].step)
+    _curve(
+        figure,
+        1,
+        rows,
+        [row.lag_max for row in rows],
+        Key("largest lag", colours.LAG, "lag max", "dash"),
+        "largest lag %{y}",
+        dash="dot",
+        width=1.2,
+        shape="hvh",
+    )
+    _curve(
+        figure,
+        1,
+        rows,
+        [row.lag_mean for row in rows],
+        Key("mean lag", colours.LAG, "lag", "line"),
+        "mean lag %{y:.3g}",
+    )
+    _curve(
+        figure,
+        2,
+        rows,
+        [row.loss for row in rows],
+        Key("loss", colours.LOSS, "loss", "line"),
+        "loss %{y:.4g}",
+    )
+    figure.x_range = _range(
+        rows[0].step, max(rows[-1].step, *(row.version for row in known)) if known else rows[-1].step
+    )
     return figure
 
 
@@ -67,7 +105,10 @@ def components(reading: Reading) -> Figure | None:
         return None
     figure = Figure(
         "components",
-        [Panel(210, "s per trajectory", {"rangemode": "tozero"}), Panel(90, "in env", {"range": [0, 1.02], "tickformat": ".0%"})],
+        [
+            Panel(210, "s per trajectory", {"rangemode": "tozero"}),
+            Panel(90, "in env", {"range": [0, 1.02], "tickformat": ".0%"}),
+        ],
         "step",
         "step",
         "Seconds of a trajectory by component, stacked, for each step; and the share of the environment.",
@@ -76,7 +117,10 @@ def components(reading: Reading) -> Figure | None:
     parts = _parts(steps)
     x = [fmean(part) for part in parts]
     names = [str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts]
-    sums = [[sum(rollouts.by_step[step][place] for step in part) for place in range(len(COMPONENTS))] for part in parts]
+    sums = [
+        [sum(rollouts.by_step[step][place] for step in part) for place in range(len(COMPONENTS))]
+        for part in parts
+    ]
     counts = [sum(rollouts.trained[step] for step in part) for part in parts]
     for place, name in enumerate(COMPONENTS):
         y = [max(0.0, float(f"{one[place] / count:.4g}")) for one, count in zip(sums, counts, strict=True)]
@@ -93,7 +137,12 @@ def components(reading: Reading) -> Figure | None:
         }
         figure.add(0, trace, Key(words(name), colours.COMPONENTS[name], name))
     share = [(one[2] + one[3]) / (sum(one) or 1.0) for one in sums]
-    trace = line(x, [round(value, 4) for value in share], colours.COMPONENTS["env"], hovertemplate="%{y:.1%} of the time in the environment<extra></extra>")
+    trace = line(
+        x,
+        [round(value, 4) for value in share],
+        colours.COMPONENTS["env"],
+        hovertemplate="%{y:.1%} of the time in the environment<extra></extra>",
+    )
     if len(x) < 3:
         trace |= {"mode": "lines+markers"}
     figure.add(1, trace, Key("share of time in the environment", colours.COMPONENTS["env"], "share", "line"))
@@ -101,7 +150,15 @@ def components(reading: Reading) -> Figure | None:
     return figure
 
 
-def _curve(figure: Figure, panel: int, rows: Sequence[StepRow], values: Sequence[float], key: Key, hover: str, **more: object) -> None:
+def _curve(
+    figure: Figure,
+    panel: int,
+    rows: Sequence[StepRow],
+    values: Sequence[float],
+    key: Key,
+    hover: str,
+    **more: object,
+) -> None:
     kept = thin([row.step for row in rows], values, 1_000)
     x, y = [rows[index].step for index in kept], [float(f"{values[index]:.5g}") for index in kept]
     opacity = more.pop("opacity", None)

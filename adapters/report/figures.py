@@ -48,7 +48,7 @@ class Figure:
     shapes: list[dict[str, Any]] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
     x_range: tuple[float, float] | None = None
-    hover: str = "x"
+    hover: str = "x unified"
     more: dict[str, Any] = field(default_factory=dict)
     """More of the layout."""
 
@@ -101,11 +101,21 @@ class Figure:
             "height": self.height_px,
             "margin": {"l": 60, "r": 16, "t": self._top, "b": BOTTOM_PX},
             "hovermode": self.hover,
+            "hoversubplots": "axis" if self.hover != "closest" else "overlaying",
             "hoverlabel": {"align": "left", "namelength": -1},
             "dragmode": "zoom",
             "shapes": self.shapes,
             "annotations": self.notes,
-            "xaxis": {"title": {"text": self.x_title, "standoff": 8}, "anchor": "free", "position": 0, "zeroline": False},
+            "xaxis": {
+                "title": {"text": self.x_title, "standoff": 8},
+                "anchor": f"y{len(self.panels)}" if len(self.panels) > 1 else "y",
+                "zeroline": False,
+                "showspikes": True,
+                "spikemode": "across",
+                "spikesnap": "cursor",
+                "spikethickness": 1,
+                "spikedash": "dot",
+            },
             **self.more,
         }
         if self.x_range is not None:

@@ -36,6 +36,7 @@ from ...events.types import (
     LlmCallFinished,
     LlmCallStarted,
     PhaseEntered,
+    PolicyChanged,
     RunFailed,
     RunFinished,
     RunResumed,
@@ -65,6 +66,8 @@ class Restart(NamedTuple):
     """How long it was stopped; this time is not on the axis."""
     forked_from: str
     rolled_back: int
+    ts: int
+    """UTC nanoseconds at which it goes on."""
 
 
 @dataclass
@@ -96,6 +99,8 @@ class History(Folded):
     eval_at: dict[int, int] = field(default_factory=dict)
     """When each evaluation ended."""
     restarts: list[Restart] = field(default_factory=list)
+    changes: list[tuple[int, PolicyChanged]] = field(default_factory=list)
+    """Settings that were changed at a restart, and when."""
     end_ns: int = 0
     """When the last record was made."""
 
@@ -153,7 +158,9 @@ class History(Folded):
     def _resumed(self, record: Record, event: RunResumed) -> None:
         down_s = max(0.0, (record.ts - self._last_ts) / 1e9)
         now = self.end_ns
-        self.restarts.append(Restart(now, event.step, down_s, event.forked_from, event.rolled_back))
+        self.restarts.append(
+            Restart(now, event.step, down_s, event.forked_from, event.rolled_back, record.ts)
+        )
         if event.config is not None:
             self.capacity.add(now, RunConfig.model_validate(event.config).scheduler.buffer_or_default)
         self._phase.enter("starting", now, event.step)
@@ -174,6 +181,10 @@ class History(Folded):
     @on(EvalCompleted)
     def _evaluated(self, record: Record, event: EvalCompleted) -> None:
         self.eval_at[event.eval] = self.end_ns
+
+    @on(PolicyChanged)
+    def _changed(self, record: Record, event: PolicyChanged) -> None:
+        self.changes.append((self.end_ns, event))
 
     # Groups
 

@@ -35,7 +35,11 @@ def over_time(reading: Reading) -> Figure:
     if reading.stalls.intervals:
         lanes.append("stalls")
     panels = [
-        Panel(LANE_PX * len(lanes), "", {"categoryarray": lanes[::-1], "categoryorder": "array", "range": [-0.5, len(lanes) - 0.5]}),
+        Panel(
+            LANE_PX * len(lanes),
+            "",
+            {"categoryarray": lanes[::-1], "categoryorder": "array", "range": [-0.5, len(lanes) - 0.5]},
+        ),
         Panel(150, "groups", {"rangemode": "tozero"}),
         Panel(100, "slots", {"rangemode": "tozero"}),
     ]
@@ -90,7 +94,12 @@ def _lane(
             trace["marker"] = {
                 "color": colour,
                 "line": {"width": 0},
-                "pattern": {"shape": ["/" if one.open else "" for one in shown], "fgcolor": "#ffffff", "fgopacity": 0.55, "size": 6},
+                "pattern": {
+                    "shape": ["/" if one.open else "" for one in shown],
+                    "fgcolor": "#ffffff",
+                    "fgopacity": 0.55,
+                    "size": 6,
+                },
             }
         prefix = "" if lane == "trainer" else "engines "
         figure.add(0, trace, Key(prefix + words(name), colour, f"{lane} {name}"))
@@ -121,7 +130,10 @@ def _stalls(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
             "y": ["stalls"] * len(bars),
             "base": [axis(begin) for begin, _, _ in bars],
             "x": [max(axis(end - begin), axis(reading.now_ns) / 1000) for begin, end, _ in bars],
-            "customdata": [f"<b>{kind.replace('_', ' ')}</b><br>{seconds((end - begin) / 1e9)}, from {clock_time(begin)}" for begin, end, kind in bars],
+            "customdata": [
+                f"<b>{kind.replace('_', ' ')}</b><br>{seconds((end - begin) / 1e9)}, from {clock_time(begin)}"
+                for begin, end, kind in bars
+            ],
             "hovertemplate": "%{customdata}<extra></extra>",
             "marker": {"color": colours.STALL, "line": {"width": 0}},
         },
@@ -162,7 +174,15 @@ def _slots(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
     trace = line(x, y, colours.SLOTS, shape="hv", width=1.2, hovertemplate=hover, **fill)
     figure.add(2, trace, Key("slots in use", colours.SLOTS, "slots"))
     x, y = _steps(reading.history.slots, axis, reading.now_ns)
-    trace = line(x, y, "#888888", shape="hv", dash="dash", width=1.4, hovertemplate="%{y} slots of engines that are up<extra></extra>")
+    trace = line(
+        x,
+        y,
+        "#888888",
+        shape="hv",
+        dash="dash",
+        width=1.4,
+        hovertemplate="%{y} slots of engines that are up<extra></extra>",
+    )
     figure.add(2, trace, Key("slots there are", "#888888", "there", "dash"))
 
 

@@ -190,7 +190,9 @@ class Rollouts(Folded):
         """Give the groups' times to their step. They are kept: a resume may roll the step back."""
         found = [self._by_group[group] for group in event.groups if group in self._by_group]
         self.trained[event.step] = sum(count for count, _ in found)
-        self.by_step[event.step] = tuple(sum(parts) for parts in zip(*(sums for _, sums in found), strict=True))
+        self.by_step[event.step] = tuple(
+            sum(parts) for parts in zip(*(sums for _, sums in found), strict=True)
+        )
 
     @on(GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)
     def _given_up(

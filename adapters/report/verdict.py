@@ -83,7 +83,7 @@ def _bounded(reading: Reading) -> tuple[Bound, str]:
         return "unknown", "No step was trained, so nothing can be said of what bounds it."
     stood_s = sum(_lasted_s(reading, one) for one in reading.stalls.intervals if one.kind in STOOD)
     if stood_s > total / 2:
-        return "stall", f"For {_percent(stood_s / total)} of its time nothing got done: it was stalled."
+        return "stall", f"For {percent(stood_s / total)} of its time nothing got done: it was stalled."
     parts = {
         "waiting": sum(spent.get(name, 0.0) for name in WAITING),
         "trainer": sum(spent.get(name, 0.0) for name in TRAINER),
@@ -92,18 +92,24 @@ def _bounded(reading: Reading) -> tuple[Bound, str]:
         "checkpoints": spent.get("checkpoint", 0.0),
     }
     most = max(parts, key=lambda name: parts[name])
-    share = _percent(parts[most] / total)
+    share = percent(parts[most] / total)
     use = reading.history.slots_use()
-    slots = "" if use is None else f"; the engines' slots were {_percent(use)} in use"
+    slots = "" if use is None else f"; the engines' slots were {percent(use)} in use"
     match most:
         case "waiting":
             return _waiting(reading, share, slots)
         case "trainer":
             return "trainer", f"It is trainer-bound: the trainer computed for {share} of the time{slots}."
         case "sync":
-            return "sync", f"It is sync-bound: weights were on their way to the engines for {share} of the time{slots}."
+            return (
+                "sync",
+                f"It is sync-bound: weights were on their way to the engines for {share} of the time{slots}.",
+            )
         case "evaluation":
-            return "evaluation", f"Evaluations bound it: training stood still for them for {share} of the time."
+            return (
+                "evaluation",
+                f"Evaluations bound it: training stood still for them for {share} of the time.",
+            )
         case _:
             return "checkpoints", f"Checkpoints bound it: writing them took {share} of the time."
 
@@ -117,10 +123,10 @@ def _waiting(reading: Reading, share: str, slots: str) -> tuple[Bound, str]:
     outside = shares["env_setup"] + shares["env"] + shares["reward"]
     engine = shares["llm"] + shares["queue"]
     if outside > engine:
-        where = f"{_percent(outside)} of theirs in the environment, {_percent(engine)} at the engines"
+        where = f"{percent(outside)} of theirs in the environment, {percent(engine)} at the engines"
         return "environment", f"It is environment-bound: {waited}, and trajectories spent {where}{slots}."
-    queue = f" ({_percent(shares['queue'])} in the queue)" if shares["queue"] >= 0.005 else ""
-    where = f"{_percent(engine)} of theirs at the engines{queue}, {_percent(outside)} in the environment"
+    queue = f" ({percent(shares['queue'])} in the queue)" if shares["queue"] >= 0.005 else ""
+    where = f"{percent(engine)} of theirs at the engines{queue}, {percent(outside)} in the environment"
     return "engine", f"It is engine-bound: {waited}, and trajectories spent {where}{slots}."
 
 
@@ -140,5 +146,6 @@ def _lasted_s(reading: Reading, one: Interval) -> float:
     return (to_ns - one.from_ns) / 1e9
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share as a person reads it: ``57 %``, ``2.4 %``."""
     return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
