@@ -1,4 +1,4 @@
-"""One colour for each thing, wherever it is drawn. Told apart by all common kinds of colour blindness, on dark and light.
+"""One colour for each thing, wherever it is drawn, told apart by all common kinds of colour blindness.
 
 Phases: Okabe and Ito, "Color Universal Design" (2008). The rest: Paul Tol, "Colour Schemes" (2021), muted and light.
 """

@@ -60,12 +60,14 @@ class Devices:
     names: dict[str, set[str]] = field(default_factory=dict)
     """The devices of each pool."""
     sources: set[str] = field(default_factory=set)
+    """Where the samples came from, as far as they say."""
     _looks: dict[str, _Look] = field(default_factory=dict)
 
     def sample(
         self,
         *,
         device: str,
+        source: str,
         pool: str,
         use: float,
         window: tuple[int, int],
@@ -74,6 +76,8 @@ class Devices:
     ) -> None:
         """Count one sample: `device` was busy for the share `use` of `window` (from, to; nanoseconds)."""
         self.names.setdefault(pool, set()).add(device)
+        if source:
+            self.sources.add(source)
         look = self._looks.get(pool)
         if look is None or window[1] - look.at_ns > TOGETHER_NS:
             self._finish(pool)

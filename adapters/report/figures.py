@@ -31,6 +31,8 @@ class Key:
     """Legend group of the traces."""
     form: str = "fill"
     """How it is drawn: fill, line, dash, dot or hatch."""
+    of: str = ""
+    """What it is an entry of: entries of one kind stand together, below this word."""
 
 
 @dataclass
@@ -81,6 +83,13 @@ class Figure:
             }
         )
 
+    def keys_by_kind(self) -> dict[str, list[Key]]:
+        """Return the entries of the legend, those of one kind together."""
+        kinds: dict[str, list[Key]] = {}
+        for key in self.keys:
+            kinds.setdefault(key.of, []).append(key)
+        return kinds
+
     @property
     def height_px(self) -> int:
         """Height of the whole."""
@@ -110,6 +119,8 @@ class Figure:
                 "title": {"text": self.x_title, "standoff": 8},
                 "anchor": f"y{len(self.panels)}" if len(self.panels) > 1 else "y",
                 "zeroline": False,
+                "ticks": "outside",
+                "ticklen": 6,
                 "showspikes": True,
                 "spikemode": "across",
                 "spikesnap": "cursor",

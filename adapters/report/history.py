@@ -263,6 +263,7 @@ class History(Folded):
         now = self.end_ns
         self.devices.sample(
             device=event.device,
+            source=event.source,
             pool=event.pool,
             use=event.utilization,
             window=(max(0, now - round(event.window_s * 1e9)), now),

@@ -101,10 +101,9 @@ def _lane(
                     "size": 6,
                 },
             }
-        prefix = "" if lane == "trainer" else "engines "
-        figure.add(0, trace, Key(prefix + words(name), colour, f"{lane} {name}"))
-    if any(one.open for one in gathered):
-        figure.keys.append(Key("not over yet", "#888888", "", "hatch")) if lane == "trainer" else None
+        figure.add(0, trace, Key(words(name), colour, f"{lane} {name}", of=lane))
+    if lane == "trainer" and any(one.open for one in gathered):
+        figure.keys.append(Key("not over", "#888888", "", "hatch", lane))
 
 
 def _told(lane: str, one: Interval) -> str:
@@ -137,7 +136,7 @@ def _stalls(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
             "hovertemplate": "%{customdata}<extra></extra>",
             "marker": {"color": colours.STALL, "line": {"width": 0}},
         },
-        Key("stall", colours.STALL, "stall"),
+        Key("stalled", colours.STALL, "stall", of="stalls"),
     )
 
 
@@ -156,15 +155,15 @@ def _groups(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
     hover = "%{y} groups buffered at %{x} " + axis.unit + "<extra></extra>"
     fill = {"fill": "tozeroy", "fillcolor": _faint(colours.BUFFERED)}
     trace = line(x, y, colours.BUFFERED, shape="hv", hovertemplate=hover, **fill)
-    figure.add(1, trace, Key("buffered", colours.BUFFERED, "buffered"))
+    figure.add(1, trace, Key("buffered", colours.BUFFERED, "buffered", of="groups"))
     x, y = _steps(history.in_flight, axis, now)
     hover = "%{y} groups in flight at %{x} " + axis.unit + "<extra></extra>"
     trace = line(x, y, colours.IN_FLIGHT, shape="hv", hovertemplate=hover)
-    figure.add(1, trace, Key("in flight", colours.IN_FLIGHT, "in flight", "line"))
+    figure.add(1, trace, Key("in flight", colours.IN_FLIGHT, "in flight", "line", "groups"))
     x, y = _steps(history.capacity, axis, now)
     hover = "room for %{y} groups, buffered and in flight<extra></extra>"
     trace = line(x, y, colours.LIMIT, shape="hv", dash="dash", width=1.4, hovertemplate=hover)
-    figure.add(1, trace, Key("capacity of both", colours.LIMIT, "capacity", "dash"))
+    figure.add(1, trace, Key("capacity of both", colours.LIMIT, "capacity", "dash", "groups"))
 
 
 def _slots(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
@@ -172,7 +171,7 @@ def _slots(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
     hover = "%{y} slots of the engines in use at %{x} " + axis.unit + "<extra></extra>"
     fill = {"fill": "tozeroy", "fillcolor": _faint(colours.SLOTS)}
     trace = line(x, y, colours.SLOTS, shape="hv", width=1.2, hovertemplate=hover, **fill)
-    figure.add(2, trace, Key("slots in use", colours.SLOTS, "slots"))
+    figure.add(2, trace, Key("in use", colours.SLOTS, "slots", of="slots"))
     x, y = _steps(reading.history.slots, axis, reading.now_ns)
     trace = line(
         x,
@@ -183,7 +182,7 @@ def _slots(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
         width=1.4,
         hovertemplate="%{y} slots of engines that are up<extra></extra>",
     )
-    figure.add(2, trace, Key("slots there are", "#888888", "there", "dash"))
+    figure.add(2, trace, Key("of engines that are up", "#888888", "there", "dash", "slots"))
 
 
 def _devices(figure: Figure, axis: TimeAxis, devices: Devices) -> None:
@@ -197,7 +196,7 @@ def _devices(figure: Figure, axis: TimeAxis, devices: Devices) -> None:
         hover = f"{of}: %{{y:.0%}} busy up to %{{x}} {axis.unit}<extra></extra>"
         x, y = [axis(one) for one in at], [round(value, 4) for value in values]
         trace = line(x, y, colour, shape="vh", width=1.4, hovertemplate=hover)
-        figure.add(3, trace, Key(f"devices: {of}", colour, f"devices {pool}", "line"))
+        figure.add(3, trace, Key(of, colour, f"devices {pool}", "line", "devices"))
 
 
 def _steps(curve: Curve, axis: TimeAxis, now_ns: int) -> tuple[list[float], list[float]]:

@@ -92,32 +92,32 @@ def _bounded(reading: Reading) -> tuple[Bound, str]:
         "checkpoints": spent.get("checkpoint", 0.0),
     }
     most = max(parts, key=lambda name: parts[name])
-    share = percent(parts[most] / total)
+    share = f"{percent(parts[most] / total)} of the time after the start"
     use = reading.history.slots_use()
     slots = "" if use is None else f"; the engines' slots were {percent(use)} in use"
     match most:
         case "waiting":
             return _waiting(reading, share, slots)
         case "trainer":
-            return "trainer", f"It is trainer-bound: the trainer computed for {share} of the time{slots}."
+            return "trainer", f"It is trainer-bound: the trainer computed for {share}{slots}."
         case "sync":
             return (
                 "sync",
-                f"It is sync-bound: weights were on their way to the engines for {share} of the time{slots}.",
+                f"It is sync-bound: weights were on their way to the engines for {share}{slots}.",
             )
         case "evaluation":
             return (
                 "evaluation",
-                f"Evaluations bound it: training stood still for them for {share} of the time.",
+                f"Evaluations bound it: training stood still for them for {share}.",
             )
         case _:
-            return "checkpoints", f"Checkpoints bound it: writing them took {share} of the time."
+            return "checkpoints", f"Checkpoints bound it: writing them took {share}."
 
 
 def _waiting(reading: Reading, share: str, slots: str) -> tuple[Bound, str]:
     """Say whether the groups that the trainer waits for are at the engines or in the environment."""
     shares = component_shares(reading)
-    waited = f"the trainer waited for groups for {share} of the time"
+    waited = f"the trainer waited for groups for {share}"
     if not shares:
         return "unknown", f"It is generation-bound: {waited}, and no trajectory says where its time went."
     outside = shares["env_setup"] + shares["env"] + shares["reward"]
