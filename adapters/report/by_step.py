@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 from ...core.projections import StepRow
 from . import colours
@@ -73,7 +74,6 @@ def learning(reading: Reading) -> Figure | None:
         "largest lag %{y}",
         dash="dot",
         width=1.2,
-        shape="hvh",
     )
     _curve(
         figure,
@@ -91,6 +91,7 @@ def learning(reading: Reading) -> Figure | None:
         Key("loss", colours.LOSS, "loss", "line"),
         "loss %{y:.4g}",
     )
+    figure.x_axis = _steps_axis(len(rows))
     figure.x_range = _range(
         rows[0].step, max(rows[-1].step, *(row.version for row in known)) if known else rows[-1].step
     )
@@ -146,6 +147,7 @@ def components(reading: Reading) -> Figure | None:
     if len(x) < 3:
         trace |= {"mode": "lines+markers"}
     figure.add(1, trace, Key("share of time in the environment", colours.COMPONENTS["env"], "share", "line"))
+    figure.x_axis = _steps_axis(len(steps))
     figure.x_range = _range(steps[0], steps[-1])
     return figure
 
@@ -173,6 +175,11 @@ def _parts(steps: Sequence[int]) -> list[Sequence[int]]:
     count = min(BARS, len(steps))
     edges = [round(index * len(steps) / count) for index in range(count + 1)]
     return [steps[begin:end] for begin, end in pairwise(edges)]
+
+
+def _steps_axis(steps: int) -> dict[str, Any]:
+    """Return more of the x axis: no tick between two steps."""
+    return {"dtick": 1} if steps <= 12 else {}
 
 
 def _range(first: float, last: float) -> tuple[float, float]:

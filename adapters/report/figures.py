@@ -50,6 +50,8 @@ class Figure:
     shapes: list[dict[str, Any]] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
     x_range: tuple[float, float] | None = None
+    x_axis: dict[str, Any] = field(default_factory=dict)
+    """More of the x axis."""
     hover: str = "x unified"
     more: dict[str, Any] = field(default_factory=dict)
     """More of the layout."""
@@ -126,6 +128,7 @@ class Figure:
                 "spikesnap": "cursor",
                 "spikethickness": 1,
                 "spikedash": "dot",
+                **self.x_axis,
             },
             **self.more,
         }

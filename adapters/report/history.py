@@ -56,6 +56,10 @@ PoolState = Literal["starting", "serving", "draining", "syncing", "idle", "down"
 nothing, or none of them is up any more."""
 
 
+WAITING = ("waiting_for_buffer", "generating")
+"""Phases in which the trainer waits for groups."""
+
+
 class Restart(NamedTuple):
     """A place on the time axis where the run goes on after it was stopped."""
 
@@ -93,6 +97,8 @@ class History(Folded):
     slots_there_s: float = 0.0
     gated_s: Counter[str] = field(default_factory=Counter)
     """Seconds that the collector waited, by the edge that it waited for."""
+    waited_s: Counter[str] = field(default_factory=Counter)
+    """Seconds that the trainer waited for groups, by what the engines idled for meanwhile, or ``serving``."""
     rollouts: Rollouts = field(default_factory=Rollouts)
     devices: Devices = field(default_factory=Devices)
     troubles: Troubles = field(default_factory=Troubles)
@@ -109,6 +115,7 @@ class History(Folded):
         self._last_ts = 0
         self._slots_since_ns = 0
         self._slots_now = (0, 0)
+        self._waited_since_ns = 0
         self._phase = Recent(self.phases.append)
         self._pool = Recent(self.pool.append)
         self._engine_cause = Recent()
@@ -168,12 +175,14 @@ class History(Folded):
 
     @on(RunFinished, RunFailed)
     def _ended(self, record: Record, event: RunFinished | RunFailed) -> None:
+        self._count_waited()
         self._phase.leave(self.end_ns)
         self._pool.leave(self.end_ns)
         self._count_slots()
 
     @on(PhaseEntered)
     def _phase_entered(self, record: Record, event: PhaseEntered) -> None:
+        self._count_waited()
         self._phase.leave(self.end_ns)
         if event.phase != "finished":
             self._phase.enter(event.phase, self.end_ns, event.step)
@@ -202,6 +211,7 @@ class History(Folded):
         groups = self.view.groups
         _step_to(self.in_flight, self.end_ns, groups.in_flight)
         _step_to(self.buffered, self.end_ns, groups.buffered)
+        self._look(record, None)
 
     # Engines
 
@@ -223,12 +233,21 @@ class History(Folded):
     )
     def _look(self, record: Record, event: Event | None) -> None:
         self._count_slots()
+        self._count_waited()
         state = pool_state(self.view)
         if state != self._pool.name:
             self._pool.enter(state, self.end_ns)
         cause = idle_cause(self.view, state)
         if cause != self._engine_cause.name:
             self._engine_cause.enter(cause, self.end_ns)
+
+    def _count_waited(self) -> None:
+        """Add the time since the last look to what the trainer waited for, if it did."""
+        if self._phase.name in WAITING:
+            waited: dict[str, float] = self.waited_s  # type: ignore[assignment]  # a Counter's values are ints to mypy
+            what = "serving" if self._pool.name == "serving" else self._engine_cause.name
+            waited[what] = waited.get(what, 0.0) + (self.end_ns - self._waited_since_ns) / 1e9
+        self._waited_since_ns = self.end_ns
 
     def _count_slots(self) -> None:
         """Integrate the use of the slots up to now, and look at it anew."""

@@ -38,7 +38,12 @@ def over_time(reading: Reading) -> Figure:
         Panel(
             LANE_PX * len(lanes),
             "",
-            {"categoryarray": lanes[::-1], "categoryorder": "array", "range": [-0.5, len(lanes) - 0.5]},
+            {
+                "categoryarray": lanes[::-1],
+                "categoryorder": "array",
+                "range": [-0.5, len(lanes) - 0.5],
+                "ticksuffix": " ",
+            },
         ),
         Panel(150, "groups", {"rangemode": "tozero"}),
         Panel(100, "slots", {"rangemode": "tozero"}),

@@ -20,6 +20,8 @@ from .verdict import component_shares, judge, percent
 
 Key = TypeVar("Key")
 
+STALLS = 30
+"""Stalls that are told one by one."""
 MESSAGE = 400
 """Characters of a message from the log that are shown."""
 _LIVES = {
@@ -57,6 +59,8 @@ def facts(reading: Reading) -> dict[str, Any]:
         "slowest_max": SLOWEST,
         "trouble_tables": _trouble_tables(reading),
         "stalls": _stalls(reading),
+        "stalls_command": f"eventrain stalls {shlex.quote(str(reading.path))}",
+        "stalls_more": max(0, len(reading.stalls.intervals) - STALLS),
         "stalled_s": number(round(reading.stalls.lost_s, 1)),
         "waiting": reading.stalls.waiting,
         "settings": settings_rows(reading.config),
@@ -75,9 +79,10 @@ def _header(reading: Reading) -> list[tuple[str, str]]:
     rows = [
         ("started", utc_text(status.started_ts)),
         ("last event", f"{utc_text(status.view.last_ts)} (seq {status.view.last_seq})"),
-        ("host", f"{status.host}, pid {status.pid}"),
         ("folder", str(reading.path)),
     ]
+    if status.host:
+        rows.append(("host", f"{status.host}, pid {status.pid}"))
     if status.started is not None and status.started.code_version:
         rows.append(("code", status.started.code_version))
     if status.alive:
@@ -112,7 +117,7 @@ def _tiles(reading: Reading) -> list[Tile]:
     ]
     if rows:
         last = [row.reward_mean for row in rows[-10:]]
-        what = f"mean of the last {len(last)} steps" if len(last) > 1 else "in the only step"
+        what = f"in the last {len(last)} steps" if len(last) > 1 else "in the only step"
         largest = max(row.lag_max for row in rows)
         tiles.append(Tile("reward", f"{fmean(last):.3g}", what))
         tiles.append(Tile("lag", f"{fmean(row.lag_mean for row in rows):.2g}", f"mean; largest {largest}"))
@@ -129,7 +134,7 @@ def _restarts(reading: Reading) -> list[str]:
     lines = []
     for one in reading.history.restarts:
         what = f"forked from {one.forked_from}" if one.forked_from else "resumed"
-        back = f", {one.rolled_back} steps rolled back" if one.rolled_back else ""
+        back = f", {one.rolled_back} step{'s' * (one.rolled_back > 1)} rolled back" if one.rolled_back else ""
         changed = [event for at, event in reading.history.changes if at == one.at_ns]
         changes = "".join(f"; {event.key} {event.old} -> {event.new}" for event in changed)
         down = f" after {seconds(one.down_s)} of downtime" if one.down_s >= 0.0005 else ""
@@ -160,7 +165,7 @@ def _shares(spent: dict[str, float], palette: dict[str, str]) -> list[dict[str, 
             "seconds": seconds(part),
         }
         for name, part in sorted(spent.items(), key=lambda item: -item[1])
-        if part > 0
+        if part > total * 1e-6
     ]
 
 
@@ -301,7 +306,7 @@ def _short(text: str) -> str:
 def _stalls(reading: Reading) -> list[dict[str, Any]]:
     report = reading.stalls
     rows = []
-    for one in report.intervals:
+    for one in report.intervals[:STALLS]:
         to_ns = report.end_ns if one.to_ns is None else one.to_ns
         if one.ended_by is not None:
             end = f"ended by {one.ended_kind} (seq {one.ended_by})"

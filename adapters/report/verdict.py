@@ -9,13 +9,13 @@ from typing import Literal
 from ...events.types import RunFailed, RunFinished
 from ..cli.quantities import number, seconds
 from ..cli.stalls_report import Interval
+from .history import WAITING
 from .reading import Reading
 from .rollouts import COMPONENTS
 
 Bound = Literal["engine", "environment", "trainer", "sync", "evaluation", "checkpoints", "stall", "unknown"]
 
 TRAINER = ("converting", "training")
-WAITING = ("waiting_for_buffer", "generating")
 UNCOUNTED = ("starting",)
 STOOD = ("deadlock", "livelock")
 """Kinds of stall in which nothing gets done."""
@@ -118,6 +118,14 @@ def _waiting(reading: Reading, share: str, slots: str) -> tuple[Bound, str]:
     """Say whether the groups that the trainer waits for are at the engines or in the environment."""
     shares = component_shares(reading)
     waited = f"the trainer waited for groups for {share}"
+    of_wait = reading.history.waited_s
+    total = sum(of_wait.values())
+    if total > 0 and of_wait["environment"] > total / 2:
+        idle = f"{percent(of_wait['environment'] / total)} of that without a call at any engine"
+        return "environment", f"It is environment-bound: {waited}, {idle} while groups were in flight{slots}."
+    if total > 0 and of_wait["fault"] > total / 2:
+        down = f"{percent(of_wait['fault'] / total)} of that without an engine that was up"
+        return "engine", f"Lost engines bound it: {waited}, {down}."
     if not shares:
         return "unknown", f"It is generation-bound: {waited}, and no trajectory says where its time went."
     outside = shares["env_setup"] + shares["env"] + shares["reward"]
