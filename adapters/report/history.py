@@ -158,6 +158,8 @@ class History(Folded):
     @on(RunStarted)
     def _started(self, record: Record, event: RunStarted) -> None:
         self._phase.enter("starting", 0, 0)
+        for curve in (self.in_flight, self.buffered, self.calls, self.slots):
+            curve.add(0, 0)
         self.capacity.add(0, RunConfig.model_validate(event.config).scheduler.buffer_or_default)
         self._look(record, None)
 
