@@ -57,6 +57,13 @@ class Slow:
     seq: int
     turns: list[Turn] = field(default_factory=list)
     turns_more: int = 0
+    llm_s: float = 0.0
+    queue_s: float = 0.0
+    env_s: float = 0.0
+    """Sums over all turns, those that are not kept included."""
+    tokens: int = 0
+    answered: int = -1
+    """Last turn that the engine answered and the environment has not."""
     ended_ns: int = 0
     outcome: str = "in flight"
     """``completed``, a failure's kind, or ``in flight`` where the log ends."""
@@ -132,7 +139,10 @@ class Rollouts(Folded):
         one = self.running.get(event.trajectory)
         if one is None:
             return
-        one.asked = ""
+        one.asked, one.answered = "", event.turn
+        one.llm_s += event.seconds
+        one.queue_s += event.queue_s
+        one.tokens += event.tokens
         outcome = event.finish_reason if event.outcome == "completed" else event.outcome
         one.add(Turn(str(event.turn), event.seconds, event.queue_s, None, event.tokens, outcome))
 
@@ -143,9 +153,12 @@ class Rollouts(Folded):
             return
         one.asked = ""
         outcome = "" if event.outcome == "completed" else event.outcome
-        last = one.turns[-1] if one.turns else None
-        if event.call == "step" and last is not None and last.name == str(event.turn) and last.env_s is None:
-            one.turns[-1] = last._replace(env_s=event.seconds, outcome=outcome or last.outcome)
+        one.env_s += event.seconds
+        if event.call == "step" and event.turn == one.answered:
+            one.answered = -1
+            if not one.turns_more:
+                last = one.turns[-1]
+                one.turns[-1] = last._replace(env_s=event.seconds, outcome=outcome or last.outcome)
         else:
             name = event.call if event.call != "step" else str(event.turn)
             one.add(Turn(name, None, None, event.seconds, None, outcome))
