@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,16 @@ class Told:
         at = (START_TS + self.now_ns, START_MONO + self.now_ns)
         self.records.append(Record(len(self.records), *at, actor, None, "", event))
 
-    def write(self, path: Path) -> RunFolder:
-        """Write what was told as the log of a new run folder."""
+    def write(self, path: Path, segments: int = 1) -> RunFolder:
+        """Write what was told as the log of a new run folder, in as many segments."""
         folder = RunFolder.create(path)
-        writer = LogWriter(folder.events, run="hunt", epoch=1, first_seq=0, segment_bytes=1 << 20)
-        writer.start(lambda _seq: None, lambda _error: None)
-        for record in self.records:
-            writer.append(record)
-        writer.close()
+        edges = [len(self.records) * number // segments for number in range(segments + 1)]
+        for epoch, (begin, end) in enumerate(pairwise(edges), 1):
+            writer = LogWriter(folder.events, run="hunt", epoch=epoch, first_seq=begin, segment_bytes=1 << 20)
+            writer.start(lambda _seq: None, lambda _error: None)
+            for record in self.records[begin:end]:
+                writer.append(record)
+            writer.close()
         return folder
 
 
@@ -62,7 +65,7 @@ def run_command(*arguments: str | Path) -> Result:
     return CliRunner().invoke(commands, [str(argument) for argument in arguments], prog_name="eventrain")
 
 
-@pytest.fixture(name="command")
+@pytest.fixture(scope="session", name="command")
 def _command() -> Callable[..., Result]:
     """Return a function that runs a command line."""
     return run_command

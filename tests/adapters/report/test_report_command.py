@@ -206,24 +206,24 @@ def test_a_log_that_only_began_has_a_page(told, page_of, tmp_path: Path) -> None
         assert sentence in words
 
 
-def test_a_damaged_log_is_reported_up_to_the_damage(simulated, command, tmp_path: Path) -> None:
+def test_a_damaged_log_is_reported_up_to_the_damage(told, command, tmp_path: Path) -> None:
     """The page says what is wrong and shows what comes before; stderr says it in one line."""
-    source = simulated("s10_slow_environment")
-    copy = tmp_path / "run"
-    (copy / "events").mkdir(parents=True)
-    segments = sorted(source.events.glob("*.jsonl.zst"))
-    for segment in segments:
-        data = bytearray(segment.read_bytes())
-        if segment is segments[-1]:
-            data[len(data) * 2 // 3] ^= 0xFF
-        (copy / "events" / segment.name).write_bytes(data)
-    result = command("report", copy, "-o", tmp_path / "out.html")
+    log = told()
+    for step in range(8):
+        log.tell(PhaseEntered(phase="generating", step=step), 1)
+        log.tell(PhaseEntered(phase="training", step=step), 1)
+    folder = log.write(tmp_path / "run", segments=3)
+    _, middle, _ = sorted(folder.events.glob("*.jsonl.zst"))
+    data = bytearray(middle.read_bytes())
+    data[len(data) * 2 // 3] ^= 0xFF
+    middle.write_bytes(data)
+    result = command("report", folder.path, "-o", tmp_path / "out.html")
     assert result.exit_code == 0, result.output
     assert len(result.stderr.splitlines()) == 1
     assert "the report ends there" in result.stderr
     words = words_of((tmp_path / "out.html").read_text("utf-8"))
     assert "The log is damaged" in words
-    assert "The log can be read up to" in words
+    assert "The log can be read up to 4.0 s after the start" in words
 
 
 def test_a_report_replaces_a_report_and_nothing_else(simulated, command, tmp_path: Path) -> None:
