@@ -34,7 +34,11 @@ LOOK = """<!doctype html><meta charset="utf-8"><body>
 <script>
 document.querySelector("iframe").addEventListener("load", () => setTimeout(() => {
   const page = document.querySelector("iframe").contentDocument;
-  const all = document.querySelector("iframe").contentWindow.performance.getEntriesByType("resource");
+  const view = document.querySelector("iframe").contentWindow;
+  const all = view.performance.getEntriesByType("resource");
+  const figure = (name) => page.getElementById("figure-" + name);
+  view.Plotly.relayout(figure("learning"), { "xaxis.range": [0.25, 1.5] });
+  page.querySelector('button[data-key="trainer training"]').click();
   document.getElementById("seen").textContent = JSON.stringify({
     drawn: page.documentElement.dataset.drawn,
     width: page.scrollingElement.scrollWidth,
@@ -42,6 +46,8 @@ document.querySelector("iframe").addEventListener("load", () => setTimeout(() =>
     paths: page.querySelectorAll("svg path").length,
     overflow: [...page.querySelectorAll(".figure")].filter((one) => one.scrollWidth > one.clientWidth + 1).length,
     requests: all.map((one) => one.name),
+    followed: figure("components")._fullLayout.xaxis.range,
+    hidden: figure("time").data.filter((one) => one.visible === false).map((one) => one.legendgroup),
   });
 }, 2500));
 </script>"""
@@ -79,6 +85,14 @@ def _page(simulated, command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("pages") / "report.html"
     assert command("report", folder.path, "-o", output).exit_code == 0
     return output
+
+
+def test_charts_of_one_axis_zoom_together_and_names_hide_what_they_name(page: Path, tmp_path: Path) -> None:
+    """The other chart by step shows the steps that the first one was zoomed to; a click on a phase hides it."""
+    seen, console = browse(page, tmp_path / "profile", 1440)
+    assert console == []
+    assert seen["followed"] == [0.25, 1.5]
+    assert seen["hidden"] == ["trainer training"]
 
 
 @pytest.mark.parametrize("width", [390, 1440])
