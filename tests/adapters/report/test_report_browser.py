@@ -39,7 +39,7 @@ document.querySelector("iframe").addEventListener("load", () => setTimeout(() =>
   const figure = (name) => page.getElementById("figure-" + name);
   view.Plotly.relayout(figure("learning"), { "xaxis.range": [0.25, 1.5] });
   page.querySelector('button[data-key="trainer training"]').click();
-  document.getElementById("seen").textContent = JSON.stringify({
+  setTimeout(() => document.getElementById("seen").textContent = JSON.stringify({
     drawn: page.documentElement.dataset.drawn,
     width: page.scrollingElement.scrollWidth,
     figures: [...page.querySelectorAll(".figure")].map((one) => one.querySelectorAll("svg .trace, svg .bars").length),
@@ -48,7 +48,7 @@ document.querySelector("iframe").addEventListener("load", () => setTimeout(() =>
     requests: all.map((one) => one.name),
     followed: figure("components")._fullLayout.xaxis.range,
     hidden: figure("time").data.filter((one) => one.visible === false).map((one) => one.legendgroup),
-  });
+  }), 1000);
 }, 2500));
 </script>"""
 
