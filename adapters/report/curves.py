@@ -25,6 +25,9 @@ class Interval(NamedTuple):
     open: bool = False
     """Whether it had not ended where the log ends."""
 
+    together: bool = False
+    """Whether it stands for several that were gathered."""
+
     @property
     def seconds(self) -> float:
         """How long it held."""
@@ -98,7 +101,7 @@ def gather(intervals: Sequence[Interval], count_max: int = POINTS) -> list[Inter
     for stretch, lengths in gathered.items():
         at = begin + stretch * width
         for name, length in sorted(lengths.items()):
-            whole.append(Interval(name, at, at + length))
+            whole.append(Interval(name, at, at + length, together=True))
             at += length
     return sorted(whole, key=lambda one: one.from_ns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from ..cli.quantities import clock_time, seconds
 from . import colours
@@ -13,6 +14,9 @@ from .figures import Figure, Key, Panel, line
 from .reading import Reading
 
 LANE_PX = 34
+BAND_PX = 26
+POINTS_INSIDE = 150
+"""Points of a lane, from its beginning to its end, that can be pointed at."""
 UNITS = ((3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 
@@ -60,7 +64,6 @@ def over_time(reading: Reading) -> Figure:
         "of the engines and the use of devices below on the same axis.",
         x_range=(0, end),
         hover="closest",
-        more={"barmode": "overlay", "bargap": 0.18},
     )
     _lane(figure, axis, "trainer", history.phases_until(reading.now_ns), colours.PHASES)
     _lane(figure, axis, "engines", history.pool_until(reading.now_ns), colours.POOL)
@@ -79,70 +82,80 @@ def over_time(reading: Reading) -> Figure:
 def _lane(
     figure: Figure, axis: TimeAxis, lane: str, intervals: Sequence[Interval], palette: dict[str, str]
 ) -> None:
-    """Draw one lane of bars, a trace for each name; what is still open is hatched."""
+    """Draw one lane, a trace for each name; what is still open is a trace of its own, and hatched."""
     gathered = gather(intervals)
     for name, colour in palette.items():
+        key = Key(words(name), colour, f"{lane} {name}", of=lane)
         shown = [one for one in gathered if one.name == name]
-        if not shown:
-            continue
-        trace = {
-            "type": "bar",
-            "orientation": "h",
-            "y": [lane] * len(shown),
-            "base": [axis(one.from_ns) for one in shown],
-            "x": [axis(one.to_ns - one.from_ns) for one in shown],
-            "customdata": [_told(lane, one) for one in shown],
-            "hovertemplate": "%{customdata}<extra></extra>",
-            "marker": {"color": colour, "line": {"width": 0}},
-        }
-        if any(one.open for one in shown):
-            trace["marker"] = {
-                "color": colour,
-                "line": {"width": 0},
-                "pattern": {
-                    "shape": ["/" if one.open else "" for one in shown],
-                    "fgcolor": "#ffffff",
-                    "fgopacity": 0.55,
-                    "size": 6,
-                },
-            }
-        figure.add(0, trace, Key(words(name), colour, f"{lane} {name}", of=lane))
+        over = [one for one in shown if not one.open]
+        if over:
+            figure.add(0, _band(axis, lane, [_drawn(lane, one) for one in over], colour), key)
+        for one in shown:
+            if one.open:
+                trace = _band(axis, lane, [_drawn(lane, one)], colour)
+                trace["line"]["dash"] = "5px,2px"
+                figure.add(0, trace, key)
     if lane == "trainer" and any(one.open for one in gathered):
         figure.keys.append(Key("not over", "#888888", "", "hatch", lane))
 
 
-def _told(lane: str, one: Interval) -> str:
+class _Drawn(NamedTuple):
+    """A piece of a lane and what is told of it."""
+
+    from_ns: int
+    to_ns: int
+    told: str
+
+
+def _band(axis: TimeAxis, lane: str, pieces: Sequence[_Drawn], colour: str) -> dict[str, Any]:
+    """Return a lane's pieces as thick lines.
+
+    Bars would be widened to whole pixels, and whichever of them is drawn last would hide the others where many are
+    narrower than that. A line tells only of its points, so a long piece has some in between.
+    """
+    x: list[float | None] = []
+    told: list[str | None] = []
+    for piece in pieces:
+        length = piece.to_ns - piece.from_ns
+        inner = max(1, min(POINTS_INSIDE, round(POINTS_INSIDE * length / max(1, axis.end_ns))))
+        at = [piece.from_ns + length * part // (inner + 1) for part in range(inner + 2)]
+        x += [*(axis(one) for one in at), None]
+        told += [*[piece.told] * len(at), None]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x,
+        "y": [None if one is None else lane for one in x],
+        "customdata": told,
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "line": {"color": colour, "width": BAND_PX, "simplify": False},
+        "cliponaxis": True,
+    }
+
+
+def _drawn(lane: str, one: Interval) -> _Drawn:
     step = f", step {one.step}" if one.step >= 0 else ""
-    still = " and not over" if one.open else ""
-    return f"<b>{lane}: {words(one.name)}</b>{step}<br>{seconds(one.seconds)}{still}, from {clock_time(one.from_ns)}"
+    lasted = seconds(one.seconds)
+    if one.together:
+        lasted += " in all, in several pieces"
+    elif one.open:
+        lasted += " and not over"
+    what = f"<b>{lane}: {words(one.name)}</b>{step}<br>{lasted}, from {clock_time(one.from_ns)}"
+    return _Drawn(one.from_ns, one.to_ns, what)
 
 
 def _stalls(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
     """Draw the stalls; their times are those of the wall, so what stood before a resume is moved back to the axis."""
-    stalls = reading.stalls.intervals
-    if not stalls:
-        return
-    bars = []
-    for one in stalls:
+    least_ns = reading.now_ns // 500  # or it would not be seen
+    pieces = []
+    for one in reading.stalls.intervals:
         to_ns = reading.stalls.end_ns if one.to_ns is None else one.to_ns
-        bars.append((_on_axis(reading, one.from_ns), _on_axis(reading, to_ns), one.kind))
-    figure.add(
-        0,
-        {
-            "type": "bar",
-            "orientation": "h",
-            "y": ["stalls"] * len(bars),
-            "base": [axis(begin) for begin, _, _ in bars],
-            "x": [max(axis(end - begin), axis(reading.now_ns) / 1000) for begin, end, _ in bars],
-            "customdata": [
-                f"<b>{kind.replace('_', ' ')}</b><br>{seconds((end - begin) / 1e9)}, from {clock_time(begin)}"
-                for begin, end, kind in bars
-            ],
-            "hovertemplate": "%{customdata}<extra></extra>",
-            "marker": {"color": colours.STALL, "line": {"width": 0}},
-        },
-        Key("stalled", colours.STALL, "stall", of="stalls"),
-    )
+        begin, end = _on_axis(reading, one.from_ns), _on_axis(reading, to_ns)
+        told = f"<b>{words(one.kind)}</b><br>{seconds((end - begin) / 1e9)}, from {clock_time(begin)}"
+        pieces.append(_Drawn(begin, max(end, begin + least_ns), told))
+    if pieces:
+        trace = _band(axis, "stalls", pieces, colours.STALL)
+        figure.add(0, trace, Key("stalled", colours.STALL, "stall", of="stalls"))
 
 
 def _on_axis(reading: Reading, wall_ns: int) -> int:

@@ -124,9 +124,7 @@ def _tiles(reading: Reading) -> list[Tile]:
     tiles.append(
         Tile("groups trained", f"{groups.ended['trained']:,}", f"of {groups.dispatched:,} dispatched")
     )
-    tiles.append(
-        Tile("failed attempts", f"{failed:,}", f"of {groups.trajectories_started:,} at trajectories")
-    )
+    tiles.append(Tile("failed attempts", f"{failed:,}", f"of {groups.trajectories_started:,}"))
     return tiles
 
 

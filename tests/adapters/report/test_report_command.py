@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def figures_of(page: str) -> dict[str, Any]:
     return figures
 
 
+def lengths_of(trace: dict[str, Any]) -> float:
+    """Return the sum of the lengths of a lane's pieces, between which there is a gap."""
+    x = trace["x"]
+    begins = [at for before, at in zip([None, *x], x, strict=False) if before is None and at is not None]
+    ends = [at for at, behind in pairwise(x) if behind is None]
+    return sum(ends) - sum(begins)
+
+
 def words_of(page: str) -> str:
     """Return the text of the page, without scripts and styles, as a reader sees it."""
     text = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
@@ -68,7 +77,7 @@ def test_the_figures_of_the_page_are_those_of_the_log(simulated, page_of) -> Non
     assert traces["eval"]["y"] == [row.reward_mean for row in read.status.view.progress.evals]
     for phase, spent in read.phase_s.items():
         drawn = [trace for trace in figures["time"]["data"] if trace["legendgroup"] == f"trainer {phase}"]
-        assert sum(sum(trace["x"]) for trace in drawn) == pytest.approx(spent, abs=1e-3)
+        assert sum(map(lengths_of, drawn)) == pytest.approx(spent, abs=1e-3)
     assert f"groups trained {read.status.view.groups.ended['trained']}" in words
     assert f"steps {read.status.view.trainer.version} of {read.status.view.trainer.steps_total}" in words
     assert "scheduler.groups_per_step" in words
@@ -113,11 +122,13 @@ def test_what_is_open_is_hatched(told, page_of, tmp_path: Path) -> None:
     log.tell(PhaseEntered(phase="training", step=1), 4)
     log.tell(EngineUp(engine="e0", version=0, context_tokens=96, slots=8), 5)
     data = figures_of(page_of(log.write(tmp_path / "run")))["time"]["data"]
-    (training,) = [trace for trace in data if trace["legendgroup"] == "trainer training"]
-    assert training["x"] == [3, 5]
-    assert training["marker"]["pattern"]["shape"] == ["", "/"]
+    over, still = [trace for trace in data if trace["legendgroup"] == "trainer training"]
+    assert (lengths_of(over), lengths_of(still)) == (3, 5)
+    assert "dash" not in over["line"]
+    assert still["line"]["dash"]
+    assert "5.0 s and not over, from 0:00:09.000" in still["customdata"][0]
     (generating,) = [trace for trace in data if trace["legendgroup"] == "trainer generating"]
-    assert "pattern" not in generating["marker"]
+    assert "dash" not in generating["line"]
 
 
 def test_device_use_stands_below_the_phases(told, page_of, tmp_path: Path) -> None:
