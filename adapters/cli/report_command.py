@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ..wording import require
 from .debug_option import debug_option
 from .failures import BadInput
 from .opening import open_run
@@ -44,6 +45,8 @@ def report_command(run: Path, output: Path) -> None:
     """Write the report of a run."""
     folder = open_run(run)
     check_output(output)
+    for library in ("jinja2", "plotly"):  # before a long log is read
+        require(library, "view")
     from ..report.page import page
     from ..report.reading import read_run
 

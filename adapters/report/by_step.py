@@ -7,10 +7,10 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from ...core.projections import StepRow
+from ...core.projections import EvalRow
 from . import colours
 from .colours import words
-from .curves import thin
+from .curves import POINTS, thin
 from .figures import Figure, Key, Panel, line
 from .reading import Reading
 from .rollouts import COMPONENTS
@@ -23,7 +23,7 @@ SMOOTH = 20
 
 def learning(reading: Reading) -> Figure | None:
     """Return reward, lag and loss by step, with evaluations; None where no step was trained."""
-    rows, evals = reading.status.view.progress.steps, reading.status.view.progress.evals
+    rows = reading.status.view.progress.steps
     if not rows:
         return None
     figure = Figure(
@@ -32,70 +32,56 @@ def learning(reading: Reading) -> Figure | None:
         "step",
         "step",
         "Mean reward, lag and loss of every step, and the mean reward of evaluations.",
+        x_axis=_steps_axis(len(rows)),
     )
-    rewards = [row.reward_mean for row in rows]
-    smooth = len(rows) >= 2 * SMOOTH
-    thin_line = {"width": 1, "opacity": 0.55} if smooth else {"mode": "lines+markers", "marker": {"size": 5}}
-    _curve(
-        figure,
-        0,
-        rows,
-        rewards,
-        Key("mean reward of the step", colours.REWARD, "reward", "line"),
-        "reward %{y:.4g}",
-        **thin_line,
-    )
-    if smooth:
-        mean = [fmean(rewards[max(0, end - SMOOTH) : end]) for end in range(1, len(rewards) + 1)]
-        key = Key(f"mean of {SMOOTH} steps", colours.REWARD, "mean", "line")
-        _curve(figure, 0, rows, mean, key, f"mean of {SMOOTH} steps %{{y:.4g}}", width=2.6)
-    known = [row for row in evals if row.reward_mean is not None]
-    if known:
-        trace = {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [row.version for row in known],
-            "y": [row.reward_mean for row in known],
-            "customdata": [
-                f"evaluation {row.eval} of version {row.version}: {row.completed} trajectories"
-                + (f", {row.failed} failed" if row.failed else "")
-                for row in known
-            ],
-            "hovertemplate": "%{customdata}<br>reward %{y:.4g}<extra></extra>",
-            "marker": {"color": colours.EVALUATION, "size": 10, "symbol": "diamond"},
-        }
-        figure.add(0, trace, Key("evaluation (at its version)", colours.EVALUATION, "eval", "dot"))
-    _curve(
-        figure,
-        1,
-        rows,
-        [row.lag_max for row in rows],
+    evals = [row for row in reading.status.view.progress.evals if row.reward_mean is not None]
+    steps = [row.step for row in rows]
+    figure.x_range = _range(steps[0], max([steps[-1], *(row.version for row in evals)]))
+    _rewards(figure, steps, [row.reward_mean for row in rows])
+    if evals:
+        figure.add(
+            0, _evaluations(evals), Key("evaluation (at its version)", colours.EVALUATION, "eval", "dot")
+        )
+    largest, mean = (
         Key("largest lag", colours.LAG, "lag max", "dash"),
-        "largest lag %{y}",
-        dash="dot",
-        width=1.2,
-    )
-    _curve(
-        figure,
-        1,
-        rows,
-        [row.lag_mean for row in rows],
         Key("mean lag", colours.LAG, "lag", "line"),
-        "mean lag %{y:.3g}",
     )
-    _curve(
-        figure,
-        2,
-        rows,
-        [row.loss for row in rows],
-        Key("loss", colours.LOSS, "loss", "line"),
-        "loss %{y:.4g}",
+    figure.add(
+        1, _curve(steps, [row.lag_max for row in rows], largest, "%{y}", dash="dot", width=1.2), largest
     )
-    figure.x_axis = _steps_axis(len(rows))
-    figure.x_range = _range(
-        rows[0].step, max(rows[-1].step, *(row.version for row in known)) if known else rows[-1].step
-    )
+    figure.add(1, _curve(steps, [row.lag_mean for row in rows], mean, "%{y:.3g}"), mean)
+    loss = Key("loss", colours.LOSS, "loss", "line")
+    figure.add(2, _curve(steps, [row.loss for row in rows], loss, "%{y:.4g}"), loss)
     return figure
+
+
+def _rewards(figure: Figure, steps: Sequence[int], rewards: Sequence[float]) -> None:
+    """Draw the reward of each step, and in long runs its running mean."""
+    key = Key("mean reward of the step", colours.REWARD, "reward", "line")
+    if len(steps) < 2 * SMOOTH:
+        trace = _curve(steps, rewards, key, "%{y:.4g}") | {"mode": "lines+markers", "marker": {"size": 5}}
+        figure.add(0, trace, key)
+        return
+    figure.add(0, _curve(steps, rewards, key, "%{y:.4g}", width=1) | {"opacity": 0.55}, key)
+    mean = [fmean(rewards[max(0, end - SMOOTH) : end]) for end in range(1, len(rewards) + 1)]
+    smooth = Key(f"mean of the last {SMOOTH}", colours.REWARD, "mean", "line")
+    figure.add(0, _curve(steps, mean, smooth, "%{y:.4g}", width=2.6), smooth)
+
+
+def _evaluations(evals: Sequence[EvalRow]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [row.version for row in evals],
+        "y": [row.reward_mean for row in evals],
+        "customdata": [
+            f"evaluation {row.eval} of version {row.version}: {row.completed} trajectories"
+            + (f", {row.failed} failed" if row.failed else "")
+            for row in evals
+        ],
+        "hovertemplate": "%{customdata}, reward %{y:.4g}<extra></extra>",
+        "marker": {"color": colours.EVALUATION, "size": 10, "symbol": "diamond"},
+    }
 
 
 def components(reading: Reading) -> Figure | None:
@@ -113,61 +99,51 @@ def components(reading: Reading) -> Figure | None:
         "step",
         "step",
         "Seconds of a trajectory by component, stacked, for each step; and the share of the environment.",
-        more={"barmode": "stack", "bargap": 0.08 if len(steps) > 40 else 0.2},
+        x_range=_range(steps[0], steps[-1]),
+        x_axis=_steps_axis(len(steps)),
+        more={"barmode": "stack"},
     )
     parts = _parts(steps)
-    x = [fmean(part) for part in parts]
-    names = [str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts]
     sums = [
         [sum(rollouts.by_step[step][place] for step in part) for place in range(len(COMPONENTS))]
         for part in parts
     ]
-    counts = [sum(rollouts.trained[step] for step in part) for part in parts]
+    _stacked(figure, parts, sums, [sum(rollouts.trained[step] for step in part) for part in parts])
+    setup, env = COMPONENTS.index("env_setup"), COMPONENTS.index("env")
+    share = [(one[setup] + one[env]) / (sum(one) or 1.0) for one in sums]
+    key = Key("share of time in the environment", colours.COMPONENTS["env"], "share", "line")
+    trace = _curve([fmean(part) for part in parts], share, key, "%{y:.1%}")
+    figure.add(1, trace | {"mode": "lines+markers" if len(parts) < 3 else "lines"}, key)
+    return figure
+
+
+def _stacked(
+    figure: Figure, parts: Sequence[Sequence[int]], sums: Sequence[Sequence[float]], counts: Sequence[int]
+) -> None:
+    """Draw the mean seconds of each component on top of each other: `sums` of `counts` trajectories in each part."""
+    x = [fmean(part) for part in parts]
+    width = len(parts[0]) * (0.94 if len(parts) > 40 else 0.8)
     for place, name in enumerate(COMPONENTS):
         y = [max(0.0, float(f"{one[place] / count:.4g}")) for one, count in zip(sums, counts, strict=True)]
-        if not any(y):
+        if max(y) < 1e-9:
             continue
         trace = {
             "type": "bar",
             "x": x,
             "y": y,
-            "width": len(parts[0]) * (0.94 if len(steps) > 40 else 0.8),
-            "customdata": names,
+            "width": width,
             "hovertemplate": f"{words(name)} %{{y:.3g}} s<extra></extra>",
             "marker": {"color": colours.COMPONENTS[name], "line": {"width": 0}},
         }
         figure.add(0, trace, Key(words(name), colours.COMPONENTS[name], name))
-    share = [(one[2] + one[3]) / (sum(one) or 1.0) for one in sums]
-    trace = line(
-        x,
-        [round(value, 4) for value in share],
-        colours.COMPONENTS["env"],
-        hovertemplate="%{y:.1%} of the time in the environment<extra></extra>",
-    )
-    if len(x) < 3:
-        trace |= {"mode": "lines+markers"}
-    figure.add(1, trace, Key("share of time in the environment", colours.COMPONENTS["env"], "share", "line"))
-    figure.x_axis = _steps_axis(len(steps))
-    figure.x_range = _range(steps[0], steps[-1])
-    return figure
 
 
-def _curve(
-    figure: Figure,
-    panel: int,
-    rows: Sequence[StepRow],
-    values: Sequence[float],
-    key: Key,
-    hover: str,
-    **more: object,
-) -> None:
-    kept = thin([row.step for row in rows], values, 1_000)
-    x, y = [rows[index].step for index in kept], [float(f"{values[index]:.5g}") for index in kept]
-    opacity = more.pop("opacity", None)
-    trace = line(x, y, key.colour, hovertemplate=f"{hover}<extra></extra>", **more)
-    if opacity is not None:
-        trace["opacity"] = opacity
-    figure.add(panel, trace, key)
+def _curve(x: Sequence[float], values: Sequence[float], key: Key, form: str, **more: Any) -> dict[str, Any]:
+    """Return a thinned line; `form` is the value in its hover text."""
+    kept = thin(x, values, POINTS // 2)
+    y = [float(f"{values[index]:.5g}") for index in kept]
+    hover = f"{key.text} {form}<extra></extra>"
+    return line([x[index] for index in kept], y, key.colour, hovertemplate=hover, **more)
 
 
 def _parts(steps: Sequence[int]) -> list[Sequence[int]]:

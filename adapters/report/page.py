@@ -27,10 +27,13 @@ def page(reading: Reading) -> str:
     jinja2 = require("jinja2", "view")
     plotly = require("plotly.offline", "view").get_plotlyjs()
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    drawing = (_HERE / "drawing.html").read_text("utf-8")
+    )
+    drawing = (_HERE / "drawing.js").read_text("utf-8")
     figures = {
         figure.name: figure
         for figure in (learning(reading), over_time(reading), components(reading))

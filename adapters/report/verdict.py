@@ -80,7 +80,11 @@ def _bounded(reading: Reading) -> tuple[Bound, str]:
     spent = {name: s for name, s in reading.phase_s.items() if name not in UNCOUNTED}
     total = sum(spent.values())
     if not reading.status.view.progress.steps or total <= 0:
-        return "unknown", "No step was trained, so nothing can be said of what bounds it."
+        waited = percent(sum(spent.get(name, 0.0) for name in WAITING) / total) if total > 0 else "none"
+        return (
+            "unknown",
+            f"No step was trained; the trainer waited for groups for {waited} of the time after the start.",
+        )
     stood_s = sum(_lasted_s(reading, one) for one in reading.stalls.intervals if one.kind in STOOD)
     if stood_s > total / 2:
         return "stall", f"For {percent(stood_s / total)} of its time nothing got done: it was stalled."

@@ -270,6 +270,17 @@ def test_what_cannot_be_written_or_read_is_said_in_one_line(simulated, command, 
     assert no_run.stderr.startswith(f"{tmp_path}: is no run")
 
 
+def test_a_missing_library_is_named_with_what_installs_it(
+    simulated, command, tmp_path: Path, monkeypatch
+) -> None:
+    """Without plotly there is one line, and no file."""
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    result = command("report", simulated("s10_slow_trainer").path, "-o", tmp_path / "out.html")
+    assert result.exit_code == 2
+    assert result.stderr == "plotly is not installed: pip install 'eventrain[view]'\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_command_line_does_not_load_what_only_the_report_needs() -> None:
     """`eventrain --help` starts without plotly and jinja2."""
     code = (

@@ -1,4 +1,3 @@
-
 "use strict";
 (() => {
   const figures = JSON.parse(document.getElementById("figures").textContent);
