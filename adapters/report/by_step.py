@@ -154,8 +154,9 @@ def _parts(steps: Sequence[int]) -> list[Sequence[int]]:
 
 
 def _steps_axis(steps: int) -> dict[str, Any]:
-    """Return more of the x axis: no tick between two steps."""
-    return {"dtick": 1} if steps <= 12 else {}
+    """Return more of the x axis: no tick between two steps, and what stands above the figures of one."""
+    axis: dict[str, Any] = {"unifiedhovertitle": {"text": "step %{x}"}}
+    return axis | ({"dtick": 1} if steps <= 12 else {})
 
 
 def _range(first: float, last: float) -> tuple[float, float]:

@@ -46,7 +46,7 @@ from ...events.types import (
     SyncStarted,
     Unblocked,
 )
-from .curves import Curve, Interval
+from .curves import Curve, Interval, gather
 from .devices import Devices, Recent
 from .rollouts import Rollouts
 from .troubles import Troubles
@@ -79,6 +79,8 @@ class History(Folded):
     """Everything that is drawn of a run. `view` is folded by whoever folds this, record by record before it."""
 
     view: View = field(default_factory=View)
+    intervals_max: int | None = 100_000
+    """Intervals of a kind that are kept at most; where there are more, short ones are gathered. None: keep all."""
     phases: list[Interval] = field(default_factory=list)
     """The trainer's phases that have ended."""
     pool: list[Interval] = field(default_factory=list)
@@ -116,8 +118,8 @@ class History(Folded):
         self._slots_since_ns = 0
         self._slots_now = (0, 0)
         self._waited_since_ns = 0
-        self._phase = Recent(self.phases.append)
-        self._pool = Recent(self.pool.append)
+        self._phase = Recent(lambda ended: self._keep(self.phases, ended))
+        self._pool = Recent(lambda ended: self._keep(self.pool, ended))
         self._engine_cause = Recent()
         self._routes: dict[type[Event], tuple[MethodType, ...]] = {}
         for part in (self, self.rollouts, self.troubles):
@@ -136,6 +138,11 @@ class History(Folded):
         for handler in self._routes.get(kind, ()):
             handler(record, event)
         self._last_ts = record.ts
+
+    def _keep(self, intervals: list[Interval], ended: Interval) -> None:
+        intervals.append(ended)
+        if self.intervals_max is not None and len(intervals) > self.intervals_max:
+            intervals[:] = gather(intervals, self.intervals_max // 2)
 
     def at(self, mono_ns: int) -> int:
         """Return where the run's monotonic time `mono_ns`, of the present process, lies on the axis."""

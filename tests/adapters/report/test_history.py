@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventrain.adapters.report.curves import totals_s
-from eventrain.adapters.report.history import read_history
+from eventrain.adapters.report.history import History, read_history
 from eventrain.adapters.report.rollouts import COMPONENTS, SLOWEST, TURNS
 from eventrain.events.reader import LogReader
 from eventrain.events.types import (
@@ -71,6 +71,22 @@ def test_an_open_phase_counts_up_to_now(told) -> None:
     *_, last = history.phases_until(history.end_ns + 5_000_000_000)
     assert (last.name, last.seconds, last.open) == ("training", 5.0, True)
     assert all(not one.open for one in history.phases)
+
+
+def test_intervals_of_a_long_run_are_gathered_unless_all_are_asked_for(told) -> None:
+    """A bounded history keeps the sums of phases; one without a bound keeps every interval."""
+    log = told()
+    for step in range(3_000):
+        log.tell(PhaseEntered(phase="training", step=step), 0.001)
+        log.tell(PhaseEntered(phase="generating", step=step), 0.002)
+    whole, bounded = History(intervals_max=None), History(intervals_max=2_000)
+    for history in (whole, bounded):
+        for record in log.records:
+            history.view.apply(record)
+            history.apply(record)
+    assert len(whole.phases) == 6_000
+    assert len(bounded.phases) <= 2_000
+    assert totals_s(bounded.phases) == pytest.approx(totals_s(whole.phases))
 
 
 def test_downtime_is_not_on_the_axis(told) -> None:

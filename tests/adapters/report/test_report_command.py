@@ -23,8 +23,10 @@ from eventrain.events.types import (
     GroupDispatched,
     GroupFailed,
     PhaseEntered,
+    PolicyChanged,
     PromptDrawn,
     RunFailed,
+    RunResumed,
     StallDetected,
     TelemetryDegraded,
     TrajectoryStarted,
@@ -112,6 +114,20 @@ def test_a_resume_is_marked_where_the_run_goes_on(simulated, page_of) -> None:
     (note,) = figures_of(page)["time"]["layout"]["annotations"]
     assert note["text"] == "resumed at step 3, 5.0 s down"
     assert "The time in which the run was stopped is cut out." in words_of(page)
+
+
+def test_a_fork_has_the_id_of_the_fork(told, page_of, tmp_path: Path) -> None:
+    """Its id is of the time at which it was forked, and the page says from where and with which other settings."""
+    log = told()
+    log.tell(PhaseEntered(phase="training", step=0), 5)
+    log.tell(RunResumed(step=0, version=0, last_mono=log.records[-1].mono, forked_from="runs/old"), 3600)
+    log.tell(PolicyChanged(key="learner.lr", old="1e-5", new="3e-5"), 0)
+    words = words_of(page_of(log.write(tmp_path / "run")))
+    assert "id hunt-20260101-130005" in words
+    assert (
+        "0:00:05.000: forked from runs/old after 1:00:00 of downtime, from step 0 on; learner.lr 1e-5 -> 3e-5"
+        in words
+    )
 
 
 def test_what_is_open_is_hatched(told, page_of, tmp_path: Path) -> None:
@@ -204,6 +220,21 @@ def test_a_page_is_not_much_larger_than_plotly(simulated, page_of) -> None:
     from plotly.offline import get_plotlyjs
 
     assert len(page_of(simulated("s03_floor_and_quarantine"))) - len(get_plotlyjs()) < 200_000
+
+
+def test_a_long_run_draws_no_more_than_a_screen_shows(told, page_of, tmp_path: Path) -> None:
+    """Ten thousand short phases are drawn as some hundred pieces, and their seconds are still all there."""
+    log = told()
+    for step in range(5_000):
+        log.tell(PhaseEntered(phase="training", step=step), 0.5)
+        log.tell(PhaseEntered(phase="generating", step=step), 1.0)
+    log.tell(PhaseEntered(phase="eval", step=5_000), 0.5)
+    data = figures_of(page_of(log.write(tmp_path / "run")))["time"]["data"]
+    lane = {trace["legendgroup"]: trace for trace in data if trace["legendgroup"].startswith("trainer")}
+    assert sum(len(trace["x"]) for trace in lane.values()) < 5_000
+    training = lane["trainer training"]
+    assert lengths_of(training) * 60 == pytest.approx(5_000, rel=0.01)  # the axis is in minutes
+    assert "in several pieces" in training["customdata"][0]
 
 
 def test_a_log_that_only_began_has_a_page(told, page_of, tmp_path: Path) -> None:
