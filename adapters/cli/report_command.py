@@ -63,7 +63,7 @@ def check_output(output: Path) -> None:
         raise BadInput([f"{output}: is a folder; name a file in it, like {output / 'report.html'}"])
     if not output.parent.is_dir():
         raise BadInput([f"{output}: there is no folder {output.parent}"])
-    if output.exists() and not is_report(output):
+    if output.exists() and not (output.is_file() and is_report(output)):
         raise BadInput([f"{output}: exists and is no report of eventrain; name another file, or remove it"])
 
 
