@@ -20,6 +20,7 @@ from .fork_command import fork_command
 from .frontier_command import frontier_command
 from .log_command import log_command
 from .replay_command import replay_command
+from .report_command import report_command
 from .reproduce_command import reproduce_command
 from .run_command import run_command
 from .show_command import show_command
@@ -41,6 +42,7 @@ Look at a run, going on or ended:
   eventrain events RUN --follow     what happens
   eventrain show RUN 57/3           one trajectory
   eventrain stalls RUN              when it stood still, and why
+  eventrain report RUN              one HTML page: what bounds it, where its time went
   eventrain replay RUN --at step:9  how it stood at any point
   eventrain replay RUN --check      whether this version would decide the same
   eventrain reproduce RUN           the same again in virtual time, a stall too
@@ -109,6 +111,7 @@ for _command in (
     show_command,
     replay_command,
     stalls_command,
+    report_command,
     frontier_command,
     whatif_command,
     reproduce_command,

@@ -1,0 +1,1 @@
+"""The report: one page of HTML that says how a run went, from its log alone."""
