@@ -10,8 +10,6 @@ It lives in a folder of its own, on a free port of 127.0.0.1, and starts with th
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
 import subprocess
 import time as clock
@@ -23,6 +21,8 @@ from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+from programs import find
 
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 15.0
@@ -49,27 +49,24 @@ class Series(NamedTuple):
     points: Sequence[tuple[float, float]]
 
 
-def program(name: str) -> str | None:
-    """Return the path of ``prometheus`` or ``promtool``: of EVENTRAIN_PROMETHEUS_DIR, else of PATH, or None."""
-    return shutil.which(name, path=os.environ.get("EVENTRAIN_PROMETHEUS_DIR"))
+def promtool(*arguments: str | Path, deadline_s: float = LOAD_DEADLINE_S, given: str | None = None) -> str:
+    """Run promtool, `given` as its input, and return what it printed.
 
-
-def is_installed() -> bool:
-    """Return whether both programs are there."""
-    return program("prometheus") is not None and program("promtool") is not None
-
-
-def promtool(*arguments: str | Path, deadline_s: float = LOAD_DEADLINE_S) -> str:
-    """Run promtool and return what it printed. Raises `PrometheusFailed` with its words when it is not content."""
-    found = program("promtool")
+    Raises `PrometheusFailed` with its words when it is not content."""
+    found = find("promtool")
     if found is None:
         raise PrometheusFailed("promtool is not installed")
     done = subprocess.run(
-        [found, *map(str, arguments)], capture_output=True, text=True, timeout=deadline_s, check=False
+        [found, *map(str, arguments)],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=deadline_s,
+        check=False,
     )
     if done.returncode != 0:
         raise PrometheusFailed(f"{done.stdout}{done.stderr}".strip())
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 class Prometheus:
@@ -158,7 +155,7 @@ class Prometheus:
             raise PrometheusFailed(f"{fields['query']}: {words}") from error
 
     def _start(self) -> None:
-        found = program("prometheus")
+        found = find("prometheus")
         if found is None:
             raise PrometheusFailed("prometheus is not installed")
         port = _free_port()

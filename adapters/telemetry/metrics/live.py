@@ -101,6 +101,10 @@ class LiveMetrics:
         reports, self._reports = self._reports, []
         if self._pusher is not None:
             lost = self._pusher.take_lost()
+            if self._pusher.declined and not self._told_push:
+                self._told_push = True
+                missing = f"{self._pusher.url} takes no metrics (404): none are pushed"
+                reports.append(TelemetryDegraded(part="metrics", missing=missing, works=LATER))
             if lost and not self._told_push:
                 self._told_push = True
                 missing = f"metrics do not arrive at {self._pusher.url}: {self._pusher.first_failure}"

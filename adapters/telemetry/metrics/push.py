@@ -17,6 +17,8 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult,
 
 Reason = Literal["unreachable", "refused", "timed_out", "failed"]
 PATH = "v1/metrics"
+DECLINED = 404
+"""What a receiver of traces alone answers to metrics: Jaeger does."""
 _TALKATIVE = (
     "opentelemetry.exporter.otlp.proto.http",
     "opentelemetry.exporter.otlp.proto.common",
@@ -37,6 +39,7 @@ class _Session(requests.Session):
         super().__init__()
         self.reason: Reason = "failed"
         self.text = ""
+        self.declined = False
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         """Send a request; note the reason where it fails."""
@@ -51,6 +54,7 @@ class _Session(requests.Session):
         except requests.RequestException as error:
             self.reason, self.text = "failed", type(error).__name__
             raise
+        self.declined = self.declined or response.status_code == DECLINED
         if not response.ok:
             self.reason, self.text = "refused", f"it answers {response.status_code} {response.reason}"
         return response
@@ -74,16 +78,23 @@ class Pusher(MetricExporter):
         self.first_failure = ""
         """What became of the first push that was lost, in a few words; empty while none was."""
 
+    @property
+    def declined(self) -> bool:
+        """Whether the receiver has no place for metrics. Then none is sent any more, and none is lost."""
+        return self._session.declined
+
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
     ) -> MetricExportResult:
         """Send a collection; takes `timeout_s` at most, retries included. Raises nothing."""
+        if self.declined:
+            return MetricExportResult.SUCCESS
         self._session.reason, self._session.text = "failed", "it could not be sent"
         try:
             result = self._exporter.export(metrics_data, timeout_millis, **kwargs)
         except Exception as error:  # noqa: BLE001 - whatever it is, a run does not end by its telemetry
             result, self._session.text = MetricExportResult.FAILURE, type(error).__name__
-        if result is not MetricExportResult.SUCCESS:
+        if result is not MetricExportResult.SUCCESS and not self.declined:
             with self._lock:
                 self._lost[self._session.reason] += 1
                 self.first_failure = self.first_failure or self._session.text

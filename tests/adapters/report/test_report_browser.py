@@ -5,17 +5,17 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import find, needs
 
 from eventrain.events.folder import RunFolder
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
+CHROMIUM = find("chromium")
+pytestmark = [pytest.mark.slow, needs("chromium")]
 
 FLAGS = (
     "--headless",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import subprocess
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from metric_runs import SetClock, page, samples, serving
+from programs import needs
+from prometheus import Prometheus
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from real_prometheus import binary, prometheus, query
 from told_runs import START_TS, STEP, ToldRun, phased_run
 
 from eventrain.adapters.cli.main import commands
@@ -177,32 +177,28 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@needs("prometheus", "promtool")
 def test_prometheus_finds_the_true_utilisation_by_phase(tmp_path: Path) -> None:
     """Taken in by promtool, a run of hours has in each phase the utilisation that it was told with."""
     told = phased_run(400)
-    run, file, data = told.write(tmp_path / "run"), tmp_path / "told.om", tmp_path / "data"
+    run, file = told.write(tmp_path / "run"), tmp_path / "told.om"
     assert export(run, file).exit_code == 0
-    made = subprocess.run(
-        [binary("promtool"), "tsdb", "create-blocks-from", "openmetrics", file, data],
-        capture_output=True, text=True, check=False, timeout=100,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
     end_s = START_TS / 1e9 + told.now_s
-    with prometheus(data) as address:
-        found = query(
-            address,
+    with Prometheus(tmp_path / "server") as server:
+        server.load_openmetrics(file.read_text())
+        found = server.query(
             "sum by (pool, phase) (increase(rl_gpu_busy_seconds_total[1h]))"
             " / (sum by (pool, phase) (increase(rl_gpu_allocated_seconds_total[1h])) > 0)",
             end_s,
         )
-        used = {(one["metric"]["pool"], one["metric"]["phase"]): float(one["value"][1]) for one in found}
-        phases = query(address, "min_over_time(sum(rl_trainer_phase)[1h:15s])", end_s)
-        wall = query(address, f"sum(rl_trainer_phase_seconds_total{{run='{RUN[1]}'}})", end_s)
-        names = query(address, "count by (__name__) ({__name__=~'rl_.*'})", end_s)
+        used = {(one.labels["pool"], one.labels["phase"]): one.value for one in found}
+        phases = server.query("min_over_time(sum(rl_trainer_phase)[1h:15s])", end_s)
+        wall = server.query(f"sum(rl_trainer_phase_seconds_total{{run='{RUN[1]}'}})", end_s)
+        names = server.query("count by (__name__) ({__name__=~'rl_.*'})", end_s)
     truth = {("learner", part.phase): part.learner for part in STEP}
     truth |= {("engine", part.phase): part.engine for part in STEP}
     assert used == pytest.approx(truth, abs=0.002)
-    assert [float(one["value"][1]) for one in phases] == [1.0]
-    assert [float(one["value"][1]) for one in wall] == [pytest.approx(told.now_s)]
-    plain = {one["metric"]["__name__"] for one in names}
+    assert [one.value for one in phases] == [1.0]
+    assert [one.value for one in wall] == [pytest.approx(told.now_s)]
+    plain = {one.labels["__name__"] for one in names}
     assert {name for name in plain if not name.endswith(("_bucket", "_count", "_sum"))} <= set(BY_NAME)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
-import subprocess
 import threading
 import time
 import urllib.error
@@ -15,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from metric_runs import SetClock, eventful_run, page, samples, serving
-from real_prometheus import prometheus, query
+from programs import needs
+from prometheus import Prometheus, promtool
 from told_runs import ToldRun, phased_run
 
 from eventrain.adapters.telemetry.metrics.catalog import METRICS
@@ -71,18 +70,13 @@ def test_labels_are_those_of_the_catalog() -> None:
     assert not [value for _, labels in found for _, value in labels if re.fullmatch(r"\d+/\d+", value)]
 
 
+@needs("promtool")
 def test_promtool_finds_nothing() -> None:
     """`promtool check metrics` has nothing to say of the page."""
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed")
     told = eventful_run()
     with serving(told.records, end(told)) as live:
         text = page(live)
-    found = subprocess.run(
-        [promtool, "check", "metrics"], input=text, text=True, capture_output=True, check=False, timeout=20
-    )
-    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+    assert promtool("check", "metrics", given=text) == ""
 
 
 def test_the_page_is_what_it_was() -> None:
@@ -312,22 +306,22 @@ def test_without_settings_nothing_is_served() -> None:
 
 
 @pytest.mark.slow
+@needs("prometheus")
 def test_a_real_prometheus_scrapes_the_page(tmp_path: Path) -> None:
     """It takes the page as it asks for it, every series of it, and finds one phase."""
     told = eventful_run()
     with serving(told.records, end(told)) as live:
         series = len(samples(page(live)))
-        config = (
+        config = tmp_path / "scraping.yml"
+        config.write_text(
             "global: {scrape_interval: 200ms}\n"
             f"scrape_configs: [{{job_name: run, static_configs: [{{targets: ['127.0.0.1:{live.port}']}}]}}]\n"
         )
-        with prometheus(tmp_path / "data", config) as address:
-            deadline = time.monotonic() + 30
-            while not query(address, "up == 1", time.time()):
-                assert time.monotonic() < deadline
-            taken = query(address, "scrape_samples_scraped", time.time())
-            phase = query(address, "rl_trainer_phase == 1", time.time())
-            joined = query(address, "rl_steps_total * on (run) group_left (model) rl_run_info", time.time())
-    assert [float(one["value"][1]) for one in taken] == [series]
-    assert [one["metric"]["phase"] for one in phase] == ["waiting_for_buffer"]
-    assert [(one["metric"]["model"], float(one["value"][1])) for one in joined] == [("tiny", 2.0)]
+        with Prometheus(tmp_path / "server", config) as server:
+            server.await_query("up == 1", 30)
+            taken = server.query("scrape_samples_scraped")
+            phase = server.query("rl_trainer_phase == 1")
+            joined = server.query("rl_steps_total * on (run) group_left (model) rl_run_info")
+    assert [one.value for one in taken] == [series]
+    assert [one.labels["phase"] for one in phase] == ["waiting_for_buffer"]
+    assert [(one.labels["model"], one.value) for one in joined] == [("tiny", 2.0)]

@@ -160,6 +160,21 @@ def test_an_answer_500_is_counted_and_told_once(capfd: pytest.CaptureFixture[str
     assert capfd.readouterr().err == ""
 
 
+def test_a_receiver_of_traces_alone_is_told_once_and_nothing_is_lost() -> None:
+    """It answers 404 to metrics, as Jaeger does: one report, no drops, and no further push."""
+    told = phased_run(1)
+    with receiving(lambda: 404) as receiver:
+        settings = {"otlp_endpoint": receiver.url, "otlp_interval_s": 3600}
+        with serving(told.records, SetClock(told.now_s), **settings) as live:
+            live._provider.force_flush()
+            [degraded], lost = lost_of(live)
+            assert degraded.missing == f"{receiver.url}/v1/metrics takes no metrics (404): none are pushed"
+            assert lost == {}
+            live._provider.force_flush()
+        assert lost_of(live) == ([], {})
+        assert len(receiver.requests) == 1
+
+
 def test_a_receiver_that_is_gone_is_counted(capfd: pytest.CaptureFixture[str]) -> None:
     """Nobody at the address: unreachable, and the close keeps its deadline."""
     with socket.create_server(("127.0.0.1", 0)) as other:

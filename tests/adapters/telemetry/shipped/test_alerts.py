@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prometheus import Prometheus, is_installed
+from programs import needs
+from prometheus import Prometheus
 from told_openmetrics import openmetrics
 from told_runs import START_TS, ToldRun, phased_run
 
@@ -16,7 +17,7 @@ from eventrain.events import types as events
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not is_installed(), reason="prometheus and promtool are not installed"),
+    needs("prometheus", "promtool"),
 ]
 
 START_S = START_TS / 1e9

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from prometheus import Prometheus, is_installed
+from programs import needs
+from prometheus import Prometheus
 from told_runs import ToldRun, phased_run
 
 from eventrain.adapters.cli.main import commands
@@ -19,7 +20,7 @@ from eventrain.events.identity import run_id
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not is_installed(), reason="prometheus and promtool are not installed"),
+    needs("prometheus", "promtool"),
 ]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prometheus import Prometheus, Sample, is_installed
+from programs import needs
+from prometheus import Prometheus, Sample
 from told_openmetrics import openmetrics, run_of
 from told_runs import START_TS, STEP, Stretch, ToldRun, phased_run
 
@@ -18,7 +19,7 @@ from eventrain.events import types as events
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not is_installed(), reason="prometheus and promtool are not installed"),
+    needs("prometheus", "promtool"),
 ]
 
 STEPS = 120

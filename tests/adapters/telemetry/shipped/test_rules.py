@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus import is_installed, promtool
+from programs import needs
+from prometheus import promtool
 
 from eventrain.adapters.cli.telemetry_init import TARGET, shipped_files
 from eventrain.adapters.telemetry.shipped import dashboard
 
 SHIPPED = dashboard.HERE
 DOCS = Path(__file__).parents[4] / "docs"
-needs_promtool = pytest.mark.skipif(not is_installed(), reason="prometheus and promtool are not installed")
+needs_promtool = needs("prometheus", "promtool")
 
 
 def read(name: str) -> Any:
