@@ -52,7 +52,8 @@ class Series(NamedTuple):
 def promtool(*arguments: str | Path, deadline_s: float = LOAD_DEADLINE_S, given: str | None = None) -> str:
     """Run promtool, `given` as its input, and return what it printed.
 
-    Raises `PrometheusFailed` with its words when it is not content."""
+    Raises `PrometheusFailed` with its words when it is not content.
+    """
     found = find("promtool")
     if found is None:
         raise PrometheusFailed("promtool is not installed")
