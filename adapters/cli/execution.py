@@ -30,6 +30,7 @@ from ...events.record import Record
 from ...events.types import Event
 from ..garbage import settle
 from ..simulated.foresight import refusal
+from ..telemetry.live import CLOSE_S, Telemetry
 from .config_file import changed_config
 from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput, CommandFailed
 from .program import program
@@ -38,6 +39,9 @@ from .screen import Screen
 
 LAST_LINES_S = 2.0
 """How long the screen may take to show the last events of a run that has ended."""
+
+TELEMETRY_S = CLOSE_S + 2
+"""How long the telemetry may take to hand over what is left of it."""
 
 EXTRAS = {"torch": "torch", "transformers": "torch", "safetensors": "torch", "numpy": "torch"}
 """Libraries that a run may miss, and the extra that brings them."""
@@ -181,7 +185,7 @@ def _conducted(
     run = Run(config, ports, bus, payloads, past=past, opening=opening)
     settle()
     with Screen(config, folder.path, debug=debug) as screen:
-        outcome = asyncio.run(_supervised(run, screen))
+        outcome = asyncio.run(_supervised(run, screen, folder))
     if screen.failure is not None:
         click.echo(f"the view stopped early, the run did not: {screen.failure}", err=True)
     if outcome.exception is not None:
@@ -191,16 +195,20 @@ def _conducted(
     return outcome
 
 
-async def _supervised(run: Run, screen: Screen) -> RunOutcome:
-    """Run with signals connected and the screen beside it. Cancelling cancels the run."""
+async def _supervised(run: Run, screen: Screen, folder: RunFolder) -> RunOutcome:
+    """Run with signals connected, and the screen and the telemetry beside it. Cancelling cancels the run."""
     stop = asyncio.Event()
+    telemetry = Telemetry(run, folder)
     with _signals(stop, screen):
         async with asyncio.TaskGroup() as group:
             showing = group.create_task(screen.show(run.bus, run.view, run.ports.clock.mono_ns), name="screen")
+            telling = group.create_task(telemetry.tell(), name="telemetry")
             outcome = await run.conduct(stop)
             run.bus.close()
             await asyncio.wait({showing}, timeout=LAST_LINES_S)
             showing.cancel()
+            await asyncio.wait({telling}, timeout=TELEMETRY_S)
+            telling.cancel()
     return outcome
 
 

@@ -48,7 +48,7 @@ class Telemetry:
         self._lines = bus.subscribe(ACTOR)
         self._metrics: LiveMetrics | None = LiveMetrics(section, run.ports.clock)
         self._trackers: Trackers | None = None
-        self._traces = TraceFollower(folder, section) if section.otlp_endpoint else None
+        self._traces: TraceFollower | None = None
         self._samplers: list[tuple[Part, DeviceSampler | LoopLagSampler]] = [
             ("metrics", LoopLagSampler(bus, view, unsaved_max=unsaved_max))
         ]
@@ -74,6 +74,9 @@ class Telemetry:
         try:
             async with asyncio.TaskGroup() as parts:
                 beside = [parts.create_task(self._report(), name="telemetry reports")]
+                if self._run.config.telemetry.otlp_endpoint is not None:
+                    following = self._kept("traces", self._follow(first_seq))
+                    beside.append(parts.create_task(following, name="telemetry traces"))
                 for part, sampler in self._samplers:
                     beside.append(parts.create_task(self._kept(part, sampler.run()), name=f"telemetry {part}"))
                 await self._fold(first_seq)
@@ -102,8 +105,18 @@ class Telemetry:
         )
         if self._metrics is not None:
             self._metrics.start()
-        if self._traces is not None:
-            self._traces.start()
+            if self._metrics.port is not None:
+                url = f"http://{config.telemetry.prometheus_host}:{self._metrics.port}/metrics"
+                structlog.get_logger().info("metrics_served", url=url)
+
+    async def _follow(self, first_seq: int) -> None:
+        """Have a process follow the log, and tell what it says. Cancelling leaves the process for `_close`."""
+        section = self._run.config.telemetry
+        self._traces = await TraceFollower.start(
+            self._folder.path, section, since_seq=first_seq, close_s=CLOSE_S
+        )
+        async for report in self._traces.reports():
+            self._publish(report)
 
     def _past(self, first_seq: int) -> Iterator[Record]:
         """Yield the log that the run goes on with, for the trackers, and fold it into the metrics on the way."""
@@ -145,7 +158,7 @@ class Telemetry:
 
     def _reports(self) -> Iterable[Event]:
         said, self._unsaid = self._unsaid, []
-        for part in (self._metrics, self._traces, self._trackers):
+        for part in (self._metrics, self._trackers):
             if part is not None:
                 said += part.take_reports()
         return said
@@ -164,10 +177,17 @@ class Telemetry:
             self._run.bus.publish(ACTOR, event)
 
     async def _close(self) -> None:
-        """Let every part send what it has, all at once."""
+        """Let every part send what it has, all at once, and say what is lost for good."""
         async with asyncio.TaskGroup() as closing:
-            for part in (self._metrics, self._traces, self._trackers):
+            for part in (self._metrics, self._trackers):
                 if part is not None:
                     closing.create_task(asyncio.to_thread(part.close, CLOSE_S))
+            if self._traces is not None:
+                closing.create_task(self._last_reports(self._traces))
+                closing.create_task(self._traces.close(CLOSE_S))
         for event in self._reports():
             self._publish(event)
+
+    async def _last_reports(self, traces: TraceFollower) -> None:
+        async for report in traces.reports():
+            self._publish(report)
