@@ -8,9 +8,12 @@ Names of spans never carry an id: a viewer groups by them.
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 """The release in which ``gen_ai.provider.name`` took the place of ``gen_ai.system``."""
 SCOPE = "eventrain.traces"
+SCOPE_VERSION = version("eventrain")
 
 # OpenTelemetry's own
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+from . import names
+
 Value = str | int | float | bool | tuple[str, ...]
 Attributes = tuple[tuple[str, Value], ...]
 """In the order in which they are written, so that two exports are the same bytes."""
@@ -68,3 +70,12 @@ class Span(NamedTuple):
     status: Status = Status.UNSET
     message: str = ""
     """Of an error, for a person."""
+
+
+SAMPLED_FLAG = 1
+"""Of the W3C trace flags."""
+
+
+def link_flags(link: Link) -> int:
+    """Return the W3C trace flags of what a link leads to: whether its trace was kept."""
+    return 0 if (names.SAMPLED, False) in link.attributes else SAMPLED_FLAG
