@@ -14,6 +14,7 @@ from ...core.failures import first_leaf
 from .demo_command import demo_command
 from .events_command import events_command
 from .export_command import export_command
+from .export_traces import traces_command
 from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure
 from .fork_command import fork_command
 from .frontier_command import frontier_command
@@ -118,6 +119,7 @@ for _command in (
     telemetry_command,
 ):
     commands.add_command(_command)
+export_command.add_command(traces_command)
 
 
 def main() -> None:
