@@ -24,7 +24,7 @@ from .opening import first_record, open_run, reader_of
 BATCH = 512
 """Spans of one request, or of one line."""
 RETRY_S = 10.0
-"""How long a receiver that does not answer is tried: somebody waits."""
+"""How long a receiver that has answered before is tried: somebody waits."""
 URL = "http://HOST:PORT of an OTLP receiver, as http://localhost:4318"
 
 Write = Callable[[list[Span]], None]
@@ -156,13 +156,14 @@ def _send(url: str, spans: Iterable[Span], count: Count) -> None:
     from ..telemetry.traces.delivery import Delivery
     from ..telemetry.traces.otlp import encoded
 
-    delivery, never = Delivery(url, retry_s=RETRY_S), threading.Event()
+    delivery, never = Delivery(url, retry_s=0.0), threading.Event()  # a wrong URL is said at once
     try:
         for batch in _batches(spans, count):
             outcome = delivery.deliver(encoded(batch), never)
             if outcome.message:
                 sent = count.spans - len(batch)
                 raise CommandFailed([f"{outcome.message}; {sent} spans were sent before"])
+            delivery.retry_s = RETRY_S
     finally:
         delivery.close()
 
