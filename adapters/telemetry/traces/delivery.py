@@ -59,7 +59,7 @@ class Delivery:
         self.retry_s = retry_s
         """How long one request is tried."""
         path = parts.path.rstrip("/")
-        self._path = path if path.endswith(PATH) else path + PATH
+        self.path = path if path.endswith(PATH) else path + PATH
         self._host, self._port, self._secure = parts.hostname or "", parts.port, parts.scheme == "https"
         self._headers = {
             "Content-Type": "application/x-protobuf",
@@ -97,7 +97,7 @@ class Delivery:
             timer.daemon = True
             timer.start()  # a socket's own timeout begins anew with each byte that trickles in
             try:
-                connection.request("POST", self._path, packed, self._headers)
+                connection.request("POST", self.path, packed, self._headers)
                 answer = connection.getresponse()
                 content = answer.read(ANSWER_BYTES_MAX)
                 if not answer.isclosed():

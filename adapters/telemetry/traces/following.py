@@ -138,7 +138,7 @@ def say(line: dict[str, Any]) -> None:
 
 def _watch(over: threading.Event) -> None:
     """Set `over` when standard input closes."""
-    while sys.stdin.buffer.read(4096):
+    while os.read(sys.stdin.fileno(), 4096):  # not the buffered file: its lock cannot be left held at exit
         pass
     over.set()
 
