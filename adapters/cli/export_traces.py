@@ -25,7 +25,6 @@ BATCH = 512
 """Spans of one request, or of one line."""
 RETRY_S = 10.0
 """How long a receiver that has answered before is tried: somebody waits."""
-URL = "http://HOST:PORT of an OTLP receiver, as http://localhost:4318"
 
 Write = Callable[[list[Span]], None]
 
@@ -151,7 +150,7 @@ def _write(path: Path, spans: Iterable[Span], count: Count) -> None:
 
 def _send(url: str, spans: Iterable[Span], count: Count) -> None:
     if not url.startswith(("http://", "https://")) or not url.partition("://")[2].strip("/"):
-        raise BadInput([f"--otlp {url}: is no URL of a receiver; it would be {URL}"])
+        raise BadInput([f"--otlp {url}: is no URL of a receiver; it would be one like http://localhost:4318"])
     require("opentelemetry.proto", "telemetry")
     from ..telemetry.traces.delivery import Delivery
     from ..telemetry.traces.otlp import encoded

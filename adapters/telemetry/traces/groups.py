@@ -358,11 +358,11 @@ class Groups:
                 continue
             for one in group.attempts:
                 if one.ended is None or group.drawn or group.kept or one.failed:
-                    self._copy(one, seq, now_ns, group.stay)
+                    self._copy(one, seq, now_ns, group.stay, gone=False)
 
-    def _copy(self, one: Attempt, seq: int, now_ns: int, stay: Stay | None) -> None:
+    def _copy(self, one: Attempt, seq: int, now_ns: int, stay: Stay | None, *, gone: bool) -> None:
         tree, opened = one.open_tree(now_ns, stay)
-        self.out += truncated(one.origin.run, tree, opened, seq)
+        self.out += truncated(one.origin.run, tree, opened, seq, gone=gone)
 
     def abandon(self, seq: int, now_ns: int) -> None:
         """Close what ran in a process that is gone: its attempts are open for ever."""
@@ -371,7 +371,7 @@ class Groups:
             group.running -= 1
             if group.let_go:
                 continue
-            self._copy(one, seq, now_ns, None)
+            self._copy(one, seq, now_ns, None, gone=True)
             group.attempts.remove(one)
             self.held -= 1 + len(one.children)
         self.running.clear()

@@ -94,21 +94,25 @@ class UtcClock:
         return record.mono + self._offset
 
 
-def truncated(run: str, tree: list[Span], open_ids: frozenset[bytes], seq: int) -> list[Span]:
-    """Return a copy of a `tree` that is still open at `seq`, closed there.
+def truncated(
+    run: str, tree: list[Span], open_ids: frozenset[bytes], seq: int, *, gone: bool
+) -> list[Span]:
+    """Return a copy of a `tree` that is still open at `seq`, closed there; spans of `open_ids` are marked as cut short.
 
     The copy has ids of its own, made from the spans' own and `seq`: the true spans may still come under theirs, and a
-    viewer that drops equal ids would keep the wrong ones. Spans of `open_ids` are marked as cut short.
+    viewer that drops equal ids would keep the wrong ones. Of a tree that is `gone`, with its process, only what is open
+    is renamed: what had ended in it is as true as it will ever be, and an engine's spans hang below its calls.
     """
-    renamed = {span.span_id: span_id(run, "truncated", span.span_id.hex(), seq) for span in tree}
+    copied = [span.span_id for span in tree if not gone or span.span_id in open_ids]
+    renamed = {own: span_id(run, "truncated", own.hex(), seq) for own in copied}
     copies = []
     for span in tree:
-        marks: Attributes = ((names.SNAPSHOT, seq),)
+        marks: Attributes = ((names.SNAPSHOT, seq),) if span.span_id in renamed else ()
         if span.span_id in open_ids:
             marks = ((names.TRUNCATED, True), *marks)
         copies.append(
             span._replace(
-                span_id=renamed[span.span_id],
+                span_id=renamed.get(span.span_id, span.span_id),
                 parent=renamed.get(span.parent, span.parent),
                 attributes=span.attributes + marks,
             )

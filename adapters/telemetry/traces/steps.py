@@ -277,19 +277,19 @@ class Steps:
 
     # What is open
 
-    def snapshot(self, seq: int, now_ns: int) -> None:
-        """Send a copy of the step that is under way, as far as it has come."""
+    def snapshot(self, seq: int, now_ns: int, *, gone: bool = False) -> None:
+        """Send a copy of the step that is under way, as far as it has come; `gone` says that it will never end."""
         step = self._step
         if step is None:
             return
         opened = {step.root_id, *(part.span_id for part in step.parts.values())}
         parts = [self._span(step, name, part, now_ns, ()) for name, part in step.parts.items()]
         tree = [self._root(step, now_ns), *step.children, *parts]
-        self.out += truncated(self.origin.run, tree, frozenset(opened), seq)
+        self.out += truncated(self.origin.run, tree, frozenset(opened), seq, gone=gone)
 
     def abandon(self, seq: int, now_ns: int) -> None:
         """Close the step that a process which is gone left open."""
-        self.snapshot(seq, now_ns)
+        self.snapshot(seq, now_ns, gone=True)
         self._step = None
 
 

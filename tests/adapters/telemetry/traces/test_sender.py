@@ -56,11 +56,11 @@ def test_what_is_offered_arrives_once_and_in_order() -> None:
 def test_a_receiver_that_is_busy_is_asked_again(status: int) -> None:
     """The same request is sent again until it is taken, and nothing is dropped."""
     spans = some()
-    with receiving((status, b"", {}), (status, b"", {"Retry-After": "0"})) as receiver:
-        with SpanSender(Delivery(receiver.url)) as sender:
-            sender.offer(spans)
-            receiver.wait_for(3)
-            sender.close(10)
+    answers = (status, b"", {}), (status, b"", {"Retry-After": "0"})
+    with receiving(*answers) as receiver, SpanSender(Delivery(receiver.url)) as sender:
+        sender.offer(spans)
+        receiver.wait_for(3)
+        sender.close(10)
     assert len(receiver.spans()) == sender.sent == len(spans)
     assert sender.take_drops() == {}
 
