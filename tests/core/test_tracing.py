@@ -44,7 +44,7 @@ def test_the_context_of_a_call_is_its_span(killing: bool) -> None:
     ours = {(span.trace_id.hex(), span.span_id.hex()) for span in ended}
     said = {tuple(call.trace_parent.split("-")[1:3]) for call in calls(made)}
     assert ours <= said
-    assert len(ours) > 100
+    assert len(ours) > 50
     assert len(said) == len(calls(made))
 
 
