@@ -38,7 +38,8 @@ REPORT_EVERY = 20
 NICENESS = 10
 """The run comes first on a busy machine."""
 WORKS = "the run, its log, and `eventrain export traces`, which sends the same spans later"
-ROOM_S = 5.0
+ROOM_S = 0.5
+"""Between two looks at whether a slow receiver is still worth waiting for."""
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -55,6 +56,7 @@ class Following:
         say: Say,
         *,
         since_seq: int = 0,
+        batch_max: int = BATCH_MAX,
     ) -> None:
         """Take what to read and where to send; spans that end before `since_seq` were sent by another process."""
         self.reader = reader
@@ -63,6 +65,7 @@ class Following:
         self.over = over
         self.say = say
         self._since_seq = since_seq
+        self._batch_max = batch_max
         self._next_seq = 0
         self._mark: Mark | None = None
         self._ended = False
@@ -100,18 +103,21 @@ class Following:
                 spans = self.builder.apply(record)
                 if spans and record.seq >= self._since_seq:
                     self._batch += spans
-                    if len(self._batch) >= BATCH_MAX:
+                    if len(self._batch) >= self._batch_max:
                         self._hand_over()
                 self._next_seq = record.seq + 1
                 self._ended = isinstance(record.event, RunFinished | RunFailed)
             self._mark = mark
 
     def _hand_over(self) -> None:
-        if self._batch:
-            # The log keeps what is not read yet, so there is no need to drop while the receiver is only slow.
-            self.sender.wait_for_room(len(self._batch), ROOM_S)
-            self.sender.offer(self._batch)
-            self._batch = []
+        # The log keeps what is not read yet, so there is no need to drop while the receiver is only slow.
+        for first in range(0, len(self._batch), self._batch_max):
+            batch = self._batch[first : first + self._batch_max]
+            while not self.sender.wait_for_room(len(batch), ROOM_S):
+                if self.sender.failing or self.over.is_set():
+                    break
+            self.sender.offer(batch)
+        self._batch = []
 
     def _report(self) -> None:
         drops: Counter[Reason] = Counter(self.sender.take_drops())

@@ -52,8 +52,11 @@ class SpanSender:
             self._change.notify_all()
 
     def wait_for_room(self, count: int, limit_s: float) -> bool:
-        """Wait up to `limit_s` until `count` more spans fit. At once False while the receiver fails: it may be gone."""
-        end = time.monotonic() + limit_s
+        """Wait up to `limit_s` until `count` more spans fit, or as many as ever do; return whether they do.
+
+        At once False while the receiver fails: it may be gone.
+        """
+        end, count = time.monotonic() + limit_s, min(count, self._queue_max)
         with self._change:
             while len(self._waiting) + count > self._queue_max:
                 rest_s = end - time.monotonic()
@@ -61,6 +64,11 @@ class SpanSender:
                     return False
                 self._change.wait(rest_s)
         return True
+
+    @property
+    def failing(self) -> bool:
+        """Whether the newest request did not arrive."""
+        return self._failing is not None
 
     def take_drops(self) -> dict[Reason, int]:
         """Return what was dropped since the last call."""

@@ -114,6 +114,20 @@ def test_a_follower_of_a_later_life_sends_what_is_new(tmp_path: Path) -> None:
     assert before + ids(receiver) == exported(log.records, HALF)
 
 
+def test_a_receiver_that_is_only_slow_loses_nothing(tmp_path: Path) -> None:
+    """With room for a few spans only, the log is read as fast as they are taken."""
+    log = told()
+    folder = write(tmp_path / "run", log.records)
+    with receiving() as receiver:
+        sender = SpanSender(Delivery(receiver.url), queue_max=8, batch_max=2)
+        said: list[dict[str, Any]] = []
+        over = threading.Event()
+        following = Following(LogReader(folder.events), TraceBuilder(HALF), sender, over, said.append, batch_max=4)
+        following.run(20)
+    assert said == []
+    assert ids(receiver) == exported(log.records, HALF)
+
+
 def test_a_damaged_log_ends_the_following_with_a_reason(tmp_path: Path) -> None:
     """It says why, once, and what still works."""
     folder = write(tmp_path / "run", told().records)
