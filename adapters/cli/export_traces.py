@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...events.folder import RunFolder
 from ...events.record import Record
 from ...events.types import RunStarted
-from ..telemetry.traces import otlp_json
-from ..telemetry.traces.builder import TraceBuilder
-from ..telemetry.traces.sampling import Sampling
-from ..telemetry.traces.spans import Span
 from ..wording import require
 from .debug_option import debug_option
 from .failures import BadInput, CommandFailed
 from .opening import first_record, open_run, reader_of
 
+if TYPE_CHECKING:
+    # Loaded by who exports: every other command starts without it.
+    from ..telemetry.traces.builder import TraceBuilder
+    from ..telemetry.traces.sampling import Sampling
+    from ..telemetry.traces.spans import Span
+
 BATCH = 512
 """Spans of one request, or of one line."""
 RETRY_S = 10.0
 """How long a receiver that has answered before is tried: somebody waits."""
-
-Write = Callable[[list[Span]], None]
 
 
 class Count:
@@ -82,6 +82,8 @@ def traces_command(
     """
     if (otlp is None) == (jsonl is None):
         raise BadInput(["give --otlp URL or --jsonl FILE, one of the two"])
+    from ..telemetry.traces.builder import TraceBuilder
+
     folder = open_run(run)
     # The lock first: a run that ends between the two looks has its last event in the log by then.
     cut = truncate_open or not folder.is_held()
@@ -114,6 +116,8 @@ def _sampling(event: Any, share: float | None, slowest: int | None) -> Sampling 
     """Return what is asked for; None where the configuration of the run, or of a resume, decides."""
     if share is None and slowest is None:
         return None
+    from ..telemetry.traces.sampling import Sampling
+
     asked, default = event.config.get("telemetry", {}), Sampling()
     return Sampling(
         float(asked.get("trace_share", default.share)) if share is None else share,
@@ -143,6 +147,8 @@ def _batches(spans: Iterable[Span], count: Count) -> Iterator[list[Span]]:
 
 
 def _write(path: Path, spans: Iterable[Span], count: Count) -> None:
+    from ..telemetry.traces import otlp_json
+
     with click.open_file(str(path), "wb") as file:
         for batch in _batches(spans, count):
             file.write(otlp_json.line(batch))

@@ -13,7 +13,7 @@ from eventrain.adapters.telemetry.traces.sampling import Sampling
 from eventrain.events.types import TrajectoryCompleted, TrajectoryFailed
 
 ALL = Sampling(1.0, 2)
-WORLDS = pytest.mark.parametrize("seed", range(24))
+WORLDS = pytest.mark.parametrize("seed", range(14))
 LIVES = pytest.mark.parametrize("killing", [False, True], ids=["fresh", "resumed"])
 
 
