@@ -5,9 +5,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+T = TypeVar("T")
+
+
+def _as_tuple(value: Any) -> Any:
+    """Return what TOML and JSON have instead of a tuple as one: where types are strict, a list is none."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Several = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
+"""Any number of values; a list in a file."""
 
 
 class Section(BaseModel):
@@ -195,10 +206,10 @@ class TelemetrySection(Section):
     device_interval_s: float = Field(
         1.0, gt=0, description="Seconds between two samples; one is also taken where the trainer's phase changes."
     )
-    ray_metrics: tuple[str, ...] = Field(
+    ray_metrics: Several[str] = Field(
         (), description="URLs of the /metrics pages of Ray nodes whose devices are sampled too."
     )
-    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
+    trackers: Several[Literal["tensorboard", "wandb", "trackio"]] = Field(
         (), description="Where the figures of each step go besides metrics.jsonl in the run folder."
     )
     tracker_project: str = Field("eventrain", min_length=1, description="Project name for 'wandb' and 'trackio'.")

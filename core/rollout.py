@@ -51,6 +51,7 @@ from .ports import (
     PortError,
     Renderer,
 )
+from .tracing import TraceParents
 from .waits import Expired, Waiter
 
 T = TypeVar("T")
@@ -136,6 +137,7 @@ class Rollouts:
         renderer: Renderer,
         pool: EnginePool,
         payloads: Payloads,
+        trace_parents: TraceParents,
         waiter: Waiter,
     ) -> None:
         self.config = config
@@ -143,6 +145,7 @@ class Rollouts:
         self.renderer = renderer
         self.pool = pool
         self.payloads = payloads
+        self.trace_parents = trace_parents
         self.waiter = waiter
         self._items: dict[int, Mapping[str, Any]] = {}
         self._tasks: dict[int, set[asyncio.Task[None]]] = {}
@@ -327,6 +330,7 @@ class Rollouts:
             top_p=limits.top_p,
             stop_token_ids=self.renderer.stop_token_ids,
             seed=derived_seed(job.seed, "turn", turn),
+            trace_parent=self.trace_parents.of_call(job.trajectory, job.group, job.attempt, turn),
         )
         return await self.pool.generate(request, job.trajectory, turn)
 

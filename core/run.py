@@ -34,6 +34,7 @@ from .projections import View
 from .projections.accounting import Ledger
 from .resume import Past
 from .rollout import Rollouts
+from .tracing import TraceParents
 from .trainer import TrainerActor
 from .waits import Expired, Waiter
 from .watchdog import Watch, Watchdog, due_actors
@@ -139,7 +140,13 @@ class Run:
         config, view, ports = self.config, self.view, self.ports
         pool = EnginePool(view, config, ports.engines, ports.artifacts, self._waiter("engine_pool"))
         rollouts = Rollouts(
-            config, ports.environments, ports.renderer, pool, self.payloads, self._waiter("rollout")
+            config,
+            ports.environments,
+            ports.renderer,
+            pool,
+            self.payloads,
+            TraceParents(view, config),
+            self._waiter("rollout"),
         )
         policy = self.policy
         collector = Collector(view, config, policy, ports.prompts, rollouts, self._waiter("collector"))

@@ -15,6 +15,7 @@ from .demo_command import demo_command
 from .events_command import events_command
 from .export_command import export_command
 from .export_openmetrics import openmetrics_command
+from .export_traces import traces_command
 from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failure
 from .fork_command import fork_command
 from .frontier_command import frontier_command
@@ -123,6 +124,7 @@ for _command in (
 ):
     commands.add_command(_command)
 export_command.add_command(openmetrics_command)
+export_command.add_command(traces_command)
 
 
 def main() -> None:

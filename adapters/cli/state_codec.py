@@ -19,6 +19,7 @@ from ...core import projections
 from ...core.projections import (
     engines,
     groups,
+    identity,
     movement,
     outstanding,
     pace,
@@ -34,6 +35,7 @@ _MODULES = (
     projections,
     engines,
     groups,
+    identity,
     movement,
     outstanding,
     pace,

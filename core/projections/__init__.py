@@ -10,6 +10,7 @@ from ...events.types import Event
 from .engines import Engines, EngineStatus
 from .fold import Folded, on
 from .groups import Completed, Group, Groups
+from .identity import Identity
 from .movement import Hole, Movement
 from .outstanding import Effect, Outstanding
 from .pace import Pace
@@ -30,6 +31,7 @@ __all__ = [
     "Group",
     "Groups",
     "Hole",
+    "Identity",
     "Movement",
     "Outstanding",
     "Pace",
@@ -49,6 +51,7 @@ __all__ = [
 class View:
     """All projections that decisions read, folded together: the state of a run."""
 
+    identity: Identity = field(default_factory=Identity)
     trainer: Trainer = field(default_factory=Trainer)
     groups: Groups = field(default_factory=Groups)
     prompts: Prompts = field(default_factory=Prompts)
@@ -67,6 +70,7 @@ class View:
     def __post_init__(self) -> None:
         self._routes: dict[type[Event], tuple[MethodType, ...]] = {}
         parts = (
+            self.identity,
             self.trainer,
             self.groups,
             self.prompts,
