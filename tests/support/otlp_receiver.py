@@ -85,12 +85,17 @@ def check(message: Message) -> None:
 
 
 @contextmanager
-def receiving(*answers: Answer, then: Answer = OK) -> Iterator[Receiver]:
-    """Give a receiver for the length of a block; what it could not accept fails the test."""
+def receiving(
+    *answers: Answer, then: Answer = OK, protocol: str = "HTTP/1.1"
+) -> Iterator[Receiver]:
+    """Give a receiver for the length of a block; what it could not accept fails the test.
+
+    With ``HTTP/1.0`` it closes the connection behind every answer.
+    """
     receiver = Receiver(list(answers), then)
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        protocol_version = protocol
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))

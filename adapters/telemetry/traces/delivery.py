@@ -125,8 +125,10 @@ class Delivery:
                 )
             else:
                 made = http.client.HTTPConnection(self._host, self._port, timeout=limit_s)
-            made.connect()
             self._connection = made
+        if made.sock is None:  # new, or the receiver closed it behind its last answer
+            made.timeout = limit_s
+            made.connect()
         made.sock.settimeout(limit_s)
         return made
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from .delivery import Delivery, Reason
+from .delivery import Delivery, Outcome, Reason
 from .otlp import encoded
 from .spans import Span
 
@@ -106,7 +106,7 @@ class SpanSender:
 
     def _run(self) -> None:
         while (batch := self._next()) is not None:
-            outcome = self.delivery.deliver(encoded(batch), self._stop, self._until)
+            outcome = self._delivered(batch)
             with self._change:
                 self._flying = 0
                 self._failing = outcome.reason
@@ -120,6 +120,12 @@ class SpanSender:
                     self.first_failure = outcome.message
                 self._change.notify_all()
         self.delivery.close()
+
+    def _delivered(self, batch: list[Span]) -> Outcome:
+        try:
+            return self.delivery.deliver(encoded(batch), self._stop, self._until)
+        except Exception as error:  # noqa: BLE001 - a defect: counted and told like every other loss, and not the end
+            return Outcome("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
 
     def _next(self) -> list[Span] | None:
         """Return the next batch; None when it is time to end."""

@@ -52,6 +52,42 @@ def test_what_is_offered_arrives_once_and_in_order() -> None:
     assert sender.first_failure == ""
 
 
+@pytest.mark.parametrize("answer", [OK, (200, b"", {"Connection": "close"})], ids=["HTTP/1.0", "close"])
+def test_a_receiver_that_closes_behind_every_answer_gets_all(answer) -> None:
+    """Each batch then has a connection of its own."""
+    spans = some()
+    protocol = "HTTP/1.0" if answer is OK else "HTTP/1.1"
+    with receiving(then=answer, protocol=protocol) as receiver:
+        sender = SpanSender(Delivery(receiver.url), batch_max=5)
+        sender.offer(spans)
+        sender.close(20)
+    assert sender.take_drops() == {}
+    assert len(receiver.spans()) == len(spans)
+    assert len(receiver.requests) > 2
+
+
+def test_a_defect_costs_its_batch_and_not_the_sender() -> None:
+    """What a batch raises is counted as failed and told, and the next one is sent."""
+
+    class Defective(Delivery):
+        broken = True
+
+        def deliver(self, *args: object, **kwargs: object) -> object:
+            if self.broken:
+                self.broken = False
+                raise ZeroDivisionError("by nothing")
+            return super().deliver(*args, **kwargs)  # type: ignore[arg-type]
+
+    spans = some()
+    with receiving() as receiver:
+        sender = SpanSender(Defective(receiver.url), batch_max=5)
+        sender.offer(spans)
+        sender.close(20)
+    assert sender.take_drops() == {"failed": 5}
+    assert sender.first_failure == "ZeroDivisionError: by nothing"
+    assert len(receiver.spans()) == len(spans) - 5
+
+
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_receiver_that_is_busy_is_asked_again(status: int) -> None:
     """The same request is sent again until it is taken, and nothing is dropped."""
