@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
@@ -180,7 +180,7 @@ def shown(facts: RunFacts, recent: Recent, *, alive: bool = True) -> Shown:
         targets=tuple(Target(*row) for row in targets(facts)),
         groups=flying,
         stages=stages,
-        engines=tuple(view.engines.by_name.values()),
+        engines=tuple(replace(engine) for engine in view.engines.by_name.values()),
         devices=_devices(recent, now),
         rewards=rewards,
         reward_mean=fmean(rewards[-MEAN_STEPS:]) if rewards else None,
