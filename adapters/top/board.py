@@ -32,9 +32,9 @@ from .screens import Ask, Help
 from .widgets import Panel, Row, foot, head, keys, slider
 
 SHARE = 100
-"""The slider moves by this part of the log."""
+"""The slider moves by one of so many parts of the log."""
 SPEED_MIN, SPEED_MAX = 2.0**-3, 2.0**14
-STALL_LINES = 6
+STALL_LINES, STALL_LINES_SHORT = 6, 4
 _WHICH = re.compile(r"(eval)?\d+/\d+|\d+")
 
 
@@ -42,6 +42,7 @@ class Board(Screen[None]):
     """The one screen. `reading` is asked for the past; what it answers comes to `show`."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-two"), (140, "-three")]  # noqa: RUF012 - Textual's own
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (28, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "slide(-1)", "back"),
         Binding("right", "slide(1)", "on"),
@@ -98,7 +99,7 @@ class Board(Screen[None]):
         """Say what comes."""
         self.query_one("#flying").focus()
         self._row("head", text(("reading the log ...", "bold")))
-        self._row("keys", keys(""))
+        self._row("keys", keys("", self.size.width - 2))
 
     def show(self, news: Picture | Folding | Waiting) -> None:
         """Draw what the reader told."""
@@ -132,11 +133,12 @@ class Board(Screen[None]):
         self._row("head", head(now, width))
         self._row("slider", slider(picture, place, width))
         self._row("foot", foot(picture, width))
-        self._row("keys", keys(self._problem or picture.notice))
+        self._row("keys", keys(self._problem or picture.notice, width))
         stall = self.query_one("#stall", Panel)
-        room = STALL_LINES if self.size.height >= 30 else STALL_LINES // 2
+        short = self.has_class("-short")
+        room = STALL_LINES_SHORT if short else STALL_LINES
         lines = len(stall_lines(now, max(20, self.size.width - 4), room))
-        stall.styles.height = min(lines, room) + 2
+        stall.styles.height = min(max(lines, 1), room) + (1 if short else 2)
         stall.set_class(bool(now.stalls) or now.life in ("failed", "gone"), "-bad")
         for panel in self.query(Panel):
             panel.show(now)
@@ -219,7 +221,7 @@ class Board(Screen[None]):
         elif answer and _WHICH.fullmatch(answer):
             self.post_message(self.Wanted(answer))
         elif answer:
-            self._problem = f"{answer}: must be a trajectory like 57/3 or eval0/2, a group like 57, or a point like @978"
+            self._problem = f"{answer}: must be a trajectory (57/3, eval0/2), a group (57), or a point (@978)"
         self._draw()
 
 

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from ..cli.quantities import number, seconds, size
 from ..console import PHASE_COLOURS
-from .model import Flying, Shown, Target
-from .plot import area
+from .model import MEAN_STEPS, Done, Flying, Shown, Target
+from .plot import LABELLED, area
 from .recent import PARTS
 
 PART_COLOURS = {
@@ -91,6 +91,8 @@ def trainer_lines(now: Shown, width: int, height: int, *, plain: bool = False) -
         names = [
             text((name.replace("_", " "), PHASE_COLOURS[name]), f" {percent(share)}") for name, share in order
         ]
+        if height <= 2:
+            lines.pop()  # the numbers say more than the bar
         lines += flowing(names, width)
     return [Line(line) for line in lines[:height]]
 
@@ -100,13 +102,15 @@ def reward_lines(now: Shown, width: int, height: int) -> list[Line]:
     last = now.last_step
     if last is None or now.reward_mean is None:
         return [Line(text(("no step is trained yet", "bright_black")))]
-    count = min(10, len(now.rewards))
-    head = [text((number(last.reward_mean), "bold green"), f"  mean of {count} {number(now.reward_mean)}")]
+    count = min(MEAN_STEPS, len(now.rewards))
+    parts = [
+        text((number(last.reward_mean), "bold green"), f"  mean of {count} {number(now.reward_mean)}"),
+        text((f"lag {last.lag_mean:.1f} (max {last.lag_max})", "bright_black")),
+        text((f"loss {last.loss:.3g}", "bright_black")),
+    ]
     if now.eval_reward is not None:
-        head.append(text(f"eval {number(now.eval_reward)}"))
-    lag = f"lag {last.lag_mean:.1f} (max {last.lag_max})"
-    head += [text((f"loss {last.loss:.3g}", "bright_black")), text((lag, "bright_black"))]
-    lines = flowing(head, width)[: max(1, height - 1)]
+        parts.insert(1, text(f"eval {number(now.eval_reward)}"))
+    lines = flowing(parts, width)[: 1 if height < LABELLED + 2 else 2]
     lines += area(now.rewards, width, height - len(lines), "green")
     return [Line(line) for line in lines[:height]]
 
@@ -153,12 +157,20 @@ def flying_title(now: Shown) -> str:
 
 
 def flying_lines(now: Shown, width: int, height: int) -> list[Line]:
-    """Return the groups in flight, oldest first; Enter opens one. All of them: the panel scrolls."""
+    """Return the groups in flight, oldest first, then the trajectories completed last; Enter opens one of them."""
+    head = f"{'group':>6} {'step':>5} {'done':>6} {'age':>7}  oldest in it"
+    lines = [Line(text((head, "bright_black"))), *(Line(_flying(one), str(one.group)) for one in now.groups)]
     if not now.groups:
-        return [Line(text(("no group is in flight", "bright_black")))]
-    head = f"{'group':>6} {'step':>5} {'done':>6} {'age':>7}  what holds it"
-    rows = [Line(text((head, "bright_black")))]
-    return rows + [Line(_flying(group), str(group.group)) for group in now.groups]
+        lines = [Line(text(("no group is in flight", "bright_black")))]
+    if now.done:
+        head = f"{'completed':>12} {'reward':>7} {'time':>7} {'turns':>6}"
+        lines += [Line(text()), Line(text((head, "bright_black")))]
+        lines += [Line(_done(one), one.trajectory) for one in now.done]
+    return lines
+
+
+def _done(one: Done) -> Text:
+    return text(f"{one.trajectory:>12} {number(one.reward):>7} {seconds(one.wall_s):>7} {one.turns:>6}")
 
 
 def _flying(group: Flying) -> Text:
@@ -212,7 +224,7 @@ def part_lines(now: Shown, width: int, height: int, *, plain: bool = False) -> l
     used = [name for name in PARTS if late[name] or ever[name]]
     if height > len(used):
         lines = [_part_row(name, late[name], ever[name], width) for name in used]
-        head = f"{'':<9} {f'last {now.parts_of}':>7} {'run':>6}"
+        head = f"{'':<9} {f'last {len(now.done)}':>7} {'run':>6}"
         return [Line(text((head, "bright_black"))), *map(Line, lines)]
     shares = [(late[name], PART_COLOURS[name]) for name in used]
     order = sorted(used, key=lambda name: -late[name])
@@ -239,8 +251,10 @@ def stall_lines(now: Shown, width: int, height: int) -> list[Line]:
         if stall.first_cause is not None:
             head.append(f"; first cause: seq {stall.first_cause}")
         lines.append(Line(head, "stalls"))
-        for index, link in enumerate(stall.chain):
-            lines += [Line(one) for one in wrapped(("<- " if index else "") + link, width, "   ", "")]
+        links = [("<- " if index else "") + link for index, link in enumerate(stall.chain)]
+        if len(links) >= height:
+            links = [" ".join(links)]
+        lines += [Line(one) for link in links for one in wrapped(link, width, "   ", "")]
     if not lines:
         calm = text(("no stall", "green"))
         if now.chain:
@@ -258,7 +272,7 @@ def _troubles(now: Shown) -> Text | None:
     if parts:
         line.append("failed attempts ", "red").append(", ".join(parts))
     if now.quarantined:
-        line.append("  " if parts else "").append("quarantined ", "red").append(f"{now.quarantined} prompts")
+        line.append("  " if parts else "").append("quarantined ", "red").append(f"{now.quarantined} prompt{'s' * (now.quarantined > 1)}")
     return line if line.plain else None
 
 

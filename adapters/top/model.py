@@ -53,6 +53,16 @@ class Flying:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """A trajectory that was completed."""
+
+    trajectory: str
+    reward: float
+    wall_s: float
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """The last sample of a device."""
 
@@ -114,10 +124,10 @@ class Shown:
     """Of the last `MEAN_STEPS` steps."""
     last_step: StepRow | None
     eval_reward: float | None
+    done: tuple[Done, ...]
+    """The last trajectories that were completed, newest first."""
     parts: dict[str, float]
-    """Seconds of the last trajectories by part."""
-    parts_of: int
-    """How many trajectories those are."""
+    """Their seconds by part."""
     parts_all: dict[str, float]
     """The same over the whole run."""
     completed: int
@@ -180,14 +190,14 @@ def shown(facts: RunFacts, recent: Recent, *, alive: bool = True) -> Shown:
         targets=tuple(Target(*row) for row in targets(facts)),
         groups=flying,
         stages=stages,
-        engines=tuple(replace(engine) for engine in view.engines.by_name.values()),
+        engines=tuple(replace(engine) for _, engine in sorted(view.engines.by_name.items())),
         devices=_devices(recent, now),
         rewards=rewards,
         reward_mean=fmean(rewards[-MEAN_STEPS:]) if rewards else None,
         last_step=steps[-1] if steps else None,
         eval_reward=view.progress.evals[-1].reward_mean if view.progress.evals else None,
+        done=_done(recent),
         parts=recent.seconds(),
-        parts_of=recent.trajectories,
         parts_all={name: view.progress.seconds[name] for name in PARTS if view.progress.seconds[name] > 0},
         completed=groups.trajectories_completed,
         failed={kind: n for kind, n in groups.trajectories_failed.items() if n and kind != "cancelled"},
@@ -223,16 +233,16 @@ def _flying(facts: RunFacts) -> tuple[tuple[Flying, ...], dict[str, int]]:
         if number not in oldest or found < oldest[number]:
             oldest[number] = found
     rows = []
-    for group in in_flight(facts):
-        since_ns, trajectory, stage = oldest.get(group.group, (now, "", "ready" if group.whole else ""))
+    for flying in in_flight(facts):
+        since_ns, trajectory, stage = oldest.get(flying.group, (now, "", "ready" if flying.whole else ""))
         rows.append(
             Flying(
-                group.group,
-                group.target,
-                group.version,
-                len(group.completed),
-                group.size - len(group.dropped),
-                (now - group.since_ns) / 1e9,
+                flying.group,
+                flying.target,
+                flying.version,
+                len(flying.completed),
+                flying.size - len(flying.dropped),
+                (now - flying.since_ns) / 1e9,
                 trajectory,
                 stage,
                 (now - since_ns) / 1e9,
@@ -250,6 +260,13 @@ def _open_stages(facts: RunFacts) -> list[tuple[str, str, int]]:
     return [(effect.subject, _STAGES[effect.kind], effect.since_ns) for effect in effects] + [
         (wait.waiter, f"waits {wait.edge}", wait.since_ns) for wait in waits
     ]
+
+
+def _done(recent: Recent) -> tuple[Done, ...]:
+    return tuple(
+        Done(one.trajectory, one.reward, sum(getattr(one, f"{part}_s") for part in PARTS), one.turns)
+        for one in reversed(recent.completed())
+    )
 
 
 def _devices(recent: Recent, now_ns: int) -> tuple[Device, ...]:

@@ -11,8 +11,10 @@ from rich.text import Text
 from ..cli.quantities import number, sparkline
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
+LABEL = 7
+"""Columns for the highest and the lowest value beside the curve ..."""
 LABELLED = 3
-"""Lines from which on the highest and the lowest value stand beside the curve."""
+"""... which stand there in a curve of so many lines or more."""
 
 
 def columns(values: Sequence[float], width: int) -> list[float]:
@@ -26,21 +28,20 @@ def columns(values: Sequence[float], width: int) -> list[float]:
 
 
 def area(values: Sequence[float], width: int, height: int, style: str) -> list[Text]:
-    """Return the curve of `values` as an area in `height` lines of `width` characters, the lowest value as a thin line."""
+    """Return the curve of `values` as an area of `width` by `height` characters."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite or height < 1:
         return []
     if height < LABELLED:
-        return [Text(sparkline(finite, width), style)]
-    low, high = number(min(finite)), number(max(finite))
-    label = max(len(low), len(high))
-    means = columns(finite, width - label - 1)
+        return [Text(sparkline(columns(finite, width), width), style)]
+    means = columns(finite, width - LABEL - 1)
     least, most = min(means, default=0.0), max(means, default=0.0)
     span = (most - least) or 1.0
     heights = [1 + round((mean - least) / span * (height * 8 - 1)) for mean in means]
     lines = []
     for row in range(height - 1, -1, -1):
-        name = high if row == height - 1 else low if row == 0 else ""
+        name = number(float(f"{most:.3g}")) if row == height - 1 and most > least else ""
+        name = number(float(f"{least:.3g}")) if row == 0 else name
         cells = "".join(_EIGHTHS[min(8, max(0, tall - row * 8))] for tall in heights)
-        lines.append(Text.assemble((f"{name:>{label}} ", "bright_black"), (cells, style)))
+        lines.append(Text.assemble((f"{name:>{LABEL}} ", "bright_black"), (cells, style)))
     return lines

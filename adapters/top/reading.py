@@ -226,7 +226,8 @@ class Reading:
         if self._torn_of != self._end.seq:
             self._torn_of = self._end.seq
             torn = self._live.reader.torn_tail
-            self._torn_text = "" if torn is None else f"{torn.cut_bytes} bytes of a torn write after seq {torn.after_seq}"
+            text = "" if torn is None else f"the log ends in {torn.cut_bytes} bytes of a torn write"
+            self._torn_text = text
         return self._torn_text
 
     def _answer(self) -> None:

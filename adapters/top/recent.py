@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 from ...core.projections import Folded, on
@@ -24,7 +24,7 @@ class Recent(Folded):
     """The fold of the last `EVENTS` records."""
 
     _times: deque[int] = field(default_factory=lambda: deque(maxlen=EVENTS))
-    _parts: deque[tuple[int, tuple[float, ...]]] = field(default_factory=lambda: deque(maxlen=TRAJECTORIES))
+    _completed: deque[Record] = field(default_factory=lambda: deque(maxlen=TRAJECTORIES))
     _devices: dict[str, Record] = field(default_factory=dict)
     _last_seq: int = -1
 
@@ -34,18 +34,19 @@ class Recent(Folded):
         self._last_seq = record.seq
         super().apply(record)
 
-    @property
-    def trajectories(self) -> int:
-        """How many completed training trajectories `seconds` is the sum of."""
-        return len(self._of_late())
+    def completed(self) -> list[TrajectoryCompleted]:
+        """Return the last `TRAJECTORIES` training trajectories that were completed, newest last."""
+        oldest = self._last_seq - EVENTS
+        return [
+            record.event
+            for record in self._completed
+            if record.seq > oldest and isinstance(record.event, TrajectoryCompleted)
+        ]
 
     def seconds(self) -> dict[str, float]:
-        """Return, for the last `TRAJECTORIES` completed training trajectories, the seconds of each of `PARTS`."""
-        sums: Counter[str] = Counter()
-        for parts in self._of_late():
-            for name, spent in zip(PARTS, parts, strict=True):
-                sums[name] += spent  # type: ignore[assignment]  # a Counter's values are ints to mypy
-        return dict(sums)
+        """Return the seconds of each of `PARTS`, summed over `completed`."""
+        done = self.completed()
+        return {part: sum(getattr(one, f"{part}_s") for one in done) for part in PARTS} if done else {}
 
     def rate(self, now_ns: int) -> float:
         """Return events a second over the last `RATE_S` seconds before `now_ns`, the run's monotonic time.
@@ -70,15 +71,10 @@ class Recent(Folded):
         oldest = self._last_seq - EVENTS
         return [self._devices[name] for name in sorted(self._devices) if self._devices[name].seq > oldest]
 
-    def _of_late(self) -> list[tuple[float, ...]]:
-        oldest = self._last_seq - EVENTS
-        return [parts for seq, parts in self._parts if seq > oldest]
-
     @on(TrajectoryCompleted)
-    def _completed(self, record: Record, event: TrajectoryCompleted) -> None:
+    def _complete(self, record: Record, event: TrajectoryCompleted) -> None:
         if event.group is not None:
-            parts = (event.queue_s, event.llm_s, event.env_setup_s, event.env_s, event.reward_s, event.other_s)
-            self._parts.append((record.seq, parts))
+            self._completed.append(record)
 
     @on(DeviceSampled)
     def _sampled(self, record: Record, event: DeviceSampled) -> None:

@@ -73,9 +73,10 @@ class Panel(Widget, can_focus=True):
         if self._title is not None:
             self.border_title = self._title(self._shown)
         lines = self._draw(self._shown, width, height)
-        if lines != self._lines:
-            self._lines = lines
-            self._settle()
+        changed = lines != self._lines
+        self._lines = lines
+        self._settle()
+        if changed:
             self.refresh()
 
     def _settle(self) -> None:
@@ -116,8 +117,7 @@ class Panel(Widget, can_focus=True):
             row = line.text.copy()
             row.truncate(width, overflow="ellipsis")
             if self.has_focus and line.opens and line.opens == self.cursor:
-                row.pad_right(max(0, width - row.cell_len))
-                row.stylize("reverse")
+                row = Text(row.plain.ljust(width), "reverse")
             drawn.append("\n" if index else "").append_text(row)
         return drawn
 
@@ -170,7 +170,7 @@ def slider(picture: Picture, place: int, width: int) -> Text:
         state = text((f" ▶ {picture.playing:g}x ", "bold reverse yellow"))
     else:
         state = text((" past ", "bold reverse yellow"))
-    room = width - len(at) - len(end) - state.cell_len - 5
+    room = width - len(at) - len(end) - state.cell_len - 3
     knob = round(min(place, last) / last * max(0, room - 1))
     line = state.append(f" {at} ", "bold")
     line.append("━" * knob, "blue").append("●", "bold blue")
@@ -194,23 +194,28 @@ def foot(picture: Picture, width: int) -> Text:
 
 
 KEYS = (
-    ("←→", "past"),
-    ("space", "play"),
-    ("end", "live"),
-    ("tab", "panels"),
-    ("enter", "open"),
-    ("/", "find"),
-    ("s", "stalls"),
-    ("?", "help"),
-    ("q", "quit"),
+    ("←→", "past", 0),
+    ("space", "play", 0),
+    ("end", "live", 0),
+    ("tab", "panels", 1),
+    ("enter", "open", 2),
+    ("/", "find", 0),
+    ("s", "stalls", 0),
+    ("?", "help", 0),
+    ("q", "quit", 0),
 )
+"""Key, what it does, and from which kind of width on it is named: 0 always, else the wider the later."""
 
 
-def keys(notice: str) -> Text:
+def keys(notice: str, width: int) -> Text:
     """Return the last line: what is wrong, or what the keys do."""
     if notice:
         return text((notice, "bold yellow"))
-    line = text()
-    for key, does in KEYS:
-        line.append(f"{key} ", "bold").append(f"{does}  ", "bright_black")
+    for rank in (2, 1, 0):
+        line = text()
+        for key, does, needs in KEYS:
+            if needs <= rank:
+                line.append(f"{key} ", "bold").append(f"{does}  ", "bright_black")
+        if line.cell_len <= width + 2:
+            break
     return line
