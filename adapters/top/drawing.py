@@ -27,6 +27,8 @@ PART_COLOURS = {
 }
 STALL_COLOURS = {"overdue": "yellow", "degraded": "yellow"}
 STATE_COLOURS = {"serving": "green", "paused": "yellow", "restarting": "yellow", "lost": "bold red"}
+WIDE = 44
+"""Columns from which on a panel of groups has room for the step that they are for."""
 _PLAIN = "█▓▒░"
 """What tells the parts of a bar apart where there are no colours."""
 
@@ -158,30 +160,34 @@ def flying_title(now: Shown) -> str:
 
 def flying_lines(now: Shown, width: int, height: int) -> list[Line]:
     """Return the groups in flight, oldest first, then the trajectories completed last; Enter opens one of them."""
-    head = f"{'group':>6} {'step':>5} {'done':>6} {'age':>7}  oldest in it"
-    lines = [Line(text((head, "bright_black"))), *(Line(_flying(one), str(one.group)) for one in now.groups)]
+    step = f" {'step':>5}" if width >= WIDE else ""
+    head = f"{'group':>5}{step} {'done':>5} {'age':>6}  oldest in it"
+    lines = [Line(text((head, "bright_black")))]
+    lines += [Line(_flying(one, width), str(one.group)) for one in now.groups]
     if not now.groups:
         lines = [Line(text(("no group is in flight", "bright_black")))]
     if now.done:
-        head = f"{'completed':>12} {'reward':>7} {'time':>7} {'turns':>6}"
+        head = f"{'completed':>11} {'reward':>7} {'time':>6} {'turns':>5}"
         lines += [Line(text()), Line(text((head, "bright_black")))]
         lines += [Line(_done(one), one.trajectory) for one in now.done]
     return lines
 
 
 def _done(one: Done) -> Text:
-    return text(f"{one.trajectory:>12} {number(one.reward):>7} {seconds(one.wall_s):>7} {one.turns:>6}")
+    return text(f"{one.trajectory:>11} {number(one.reward):>7} {seconds(one.wall_s):>6} {one.turns:>5}")
 
 
-def _flying(group: Flying) -> Text:
+def _flying(group: Flying, width: int) -> Text:
+    step = f" {group.target:>5}" if width >= WIDE else ""
     done = f"{group.completed}/{group.size}"
-    line = text(f"{group.group:>6} {group.target:>5} {done:>6} {seconds(group.age_s):>7}  ")
-    if group.trajectory:
-        style = {"llm": "blue", "env": "green", "reward": "magenta", "retry": "red"}.get(group.stage, "yellow")
-        line.append(f"{group.trajectory} ").append(group.stage.replace("_", " "), style)
-        line.append(f" {seconds(group.stage_s)}", "bright_black")
-    else:
-        line.append(group.stage or "about to start", "bright_black")
+    line = text(f"{group.group:>5}{step} {done:>5} {seconds(group.age_s):>6}  ")
+    if not group.trajectory:
+        return line.append(group.stage or "starting", "bright_black")
+    style = {"llm": "blue", "env": "green", "reward": "magenta", "retry": "red"}.get(group.stage, "yellow")
+    line.append(f"{group.trajectory} ").append(group.stage.replace("_available", ""), style)
+    lasts = f" {seconds(group.stage_s)}"
+    if line.cell_len + len(lasts) <= width:
+        line.append(lasts, "bright_black")
     return line
 
 

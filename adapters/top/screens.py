@@ -54,28 +54,30 @@ class Lines(Panel):
 
     def __init__(self, lines: Sequence[str] = ()) -> None:
         super().__init__("lines", lambda _shown, _width, _height: [])
-        self.put(lines)
+        self._said = [Text(line) for line in lines]
 
     def put(self, lines: Sequence[str]) -> None:
         """Show `lines`, which may hold ANSI colours. A line that begins with a trajectory opens it."""
-        self._lines = []
-        for line in lines:
-            styled = Text.from_ansi(line, no_wrap=True)
-            found = _TRAJECTORY.match(styled.plain)
-            self._lines.append(Line(styled, found[1] if found else ""))
+        self._said = [Text.from_ansi(line) for line in lines]
         self._top, self.cursor = 0, ""
-        self._settle()
-        self.refresh()
+        self._redraw()
 
     @property
     def plain(self) -> list[str]:
         """The lines without colours."""
-        return [line.text.plain for line in self._lines]
+        return [line.plain for line in self._said]
 
     def show(self, shown: Shown) -> None:
         """Do nothing: what a command made stays as it is."""
 
     def _redraw(self) -> None:
+        width = self.content_size.width
+        self._lines = []
+        for said in self._said:
+            found = _TRAJECTORY.match(said.plain)
+            wide = 0 < width < said.cell_len
+            rows = said.wrap(self.app.console, width) if wide else [said.copy()]
+            self._lines += [Line(row, found[1] if found and not index else "") for index, row in enumerate(rows)]
         self._settle()
         self.refresh()
 
