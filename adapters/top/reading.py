@@ -193,6 +193,8 @@ class Reading:
         self._told_s = 0.0
         for record in timeline.records(max(-1, moment.seq - EVENTS), moment.seq):
             recent.apply(record)
+            if record.seq == moment.seq:
+                return  # what lies behind it may be damaged
 
     def _follow(self) -> str:
         """Fold what the log has behind what is folded; return what is wrong with it, or ''."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from pathlib import Path
 
 import pytest
@@ -50,19 +51,34 @@ def _busy() -> list[Record]:
 class Growing:
     """A log that grows, written as a run writes it."""
 
-    def __init__(self, path: Path, first_seq: int = 0) -> None:
-        self.folder = RunFolder.create(path) if first_seq == 0 else RunFolder.open(path)
-        self._writer = LogWriter(
-            self.folder.events, run="run", epoch=1 + first_seq, first_seq=first_seq, segment_bytes=1 << 15
-        )
-        self._writer.start(lambda _seq: None, lambda _error: None)
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder, self.count = folder, 0
+        self._writer = LogWriter(folder.events, run="run", epoch=1, first_seq=0, segment_bytes=1 << 14)
+        self._durable: queue.Queue[int] = queue.Queue()
+        self._writer.start(self._durable.put, lambda _error: None)
 
     def append(self, records: list[Record]) -> None:
-        for record in records:
-            self._writer.append(record)
+        """Write `records`, in a frame or two for every 100 of them, and return when they are on disk."""
+        for place in range(0, len(records), 100):
+            part = records[place : place + 100]
+            for record in part:
+                self._writer.append(record)
+            while self._durable.get(timeout=30) < part[-1].seq:
+                pass
+        self.count += len(records)
 
     def close(self) -> None:
         self._writer.close()
+
+
+@pytest.fixture(name="growing")
+def _growing(tmp_path: Path):
+    """Return a function that begins the log of a run."""
+
+    def begin(folder: RunFolder | None = None) -> Growing:
+        return Growing(folder or RunFolder.create(tmp_path / "run"))
+
+    return begin
 
 
 @pytest.fixture(name="write_log")
@@ -70,7 +86,7 @@ def _write_log(tmp_path: Path):
     """Return a function that writes records to a run folder, and returns it."""
 
     def write(records: list[Record], name: str = "run") -> RunFolder:
-        log = Growing(tmp_path / name)
+        log = Growing(RunFolder.create(tmp_path / name))
         log.append(records)
         log.close()
         return log.folder
