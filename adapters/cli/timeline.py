@@ -53,7 +53,7 @@ class Timeline:
         if not isinstance(self.first.event, RunStarted):
             raise BadInput([f"{self.path}: the log does not begin with run_started: it is no whole run"])
         self.on_frame: Callable[[Mark], None] = lambda _: None
-        """Called with each frame that is read: for who shows how far a long fold has come, or gives it up by raising."""
+        """Called with each frame that is read: to show how far a long fold has come, or to give it up by raising."""
         self._marks: list[Mark] = []
         self._snapshots = Snapshots.of(folder.events, self.first)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import click
@@ -11,6 +9,7 @@ import click
 from ..wording import require
 from .debug_option import debug_option
 from .failures import BadInput
+from .following import on_terminal
 from .opening import open_run
 from .points import parse_point
 
@@ -28,7 +27,9 @@ Examples:
 
 @click.command("top", help=HELP, short_help="Watch a run, and go back in its time.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--at", metavar="POINT", default=None, help="Point to begin at, as replay --at takes it; default: end.")
+@click.option(
+    "--at", metavar="POINT", default=None, help="Point to begin at, as replay --at takes it; default: end."
+)
 @click.option(
     "--interval",
     "interval_s",
@@ -46,7 +47,7 @@ def top_command(run: Path, at: str | None, interval_s: float) -> None:
         point = None if at is None else parse_point(at)
     except ValueError as error:
         raise BadInput([f"--at {error}"]) from None
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+    if not on_terminal():
         raise BadInput([f"top needs a terminal; without one: eventrain status {run}"])
     require("textual", "view")
     from ..top.app import show

@@ -62,11 +62,11 @@ class Top(App[CommandFailed]):
             self.board.show(event.news)
 
     def on_panel_opened(self, event: Panel.Opened) -> None:
-        """Open what the cursor of a screen over the board stands on."""
+        """Open what a cursor stands on, of the board or of a screen over it."""
         self._open(event.what)
 
     def on_board_wanted(self, event: Board.Wanted) -> None:
-        """Open what was asked for on the board."""
+        """Open what a key of the board asked for."""
         self._open(event.what)
 
     def _open(self, what: str) -> None:

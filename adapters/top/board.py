@@ -64,7 +64,7 @@ class Board(Screen[None]):
     ]
 
     class Wanted(Message):
-        """Somebody wants to read about `what`: a group, a trajectory, or ``stalls``."""
+        """A key asked for `what`: a group, a trajectory, or ``stalls``."""
 
         def __init__(self, what: str) -> None:
             super().__init__()
@@ -195,10 +195,6 @@ class Board(Screen[None]):
 
     # What else there is to read
 
-    def on_panel_opened(self, event: Panel.Opened) -> None:
-        """Open what a panel's cursor stands on."""
-        self.post_message(self.Wanted(event.what))
-
     def action_stalls(self) -> None:
         """List all stalls."""
         self.post_message(self.Wanted("stalls"))
@@ -223,5 +219,3 @@ class Board(Screen[None]):
         elif answer:
             self._problem = f"{answer}: must be a trajectory (57/3, eval0/2), a group (57), or a point (@978)"
         self._draw()
-
-

@@ -278,7 +278,9 @@ def _troubles(now: Shown) -> Text | None:
     if parts:
         line.append("failed attempts ", "red").append(", ".join(parts))
     if now.quarantined:
-        line.append("  " if parts else "").append("quarantined ", "red").append(f"{now.quarantined} prompt{'s' * (now.quarantined > 1)}")
+        many = "s" if now.quarantined > 1 else ""
+        line.append("  " if parts else "").append("quarantined ", "red")
+        line.append(f"{now.quarantined} prompt{many}")
     return line if line.plain else None
 
 

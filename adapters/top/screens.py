@@ -77,7 +77,9 @@ class Lines(Panel):
             found = _TRAJECTORY.match(said.plain)
             wide = 0 < width < said.cell_len
             rows = said.wrap(self.app.console, width) if wide else [said.copy()]
-            self._lines += [Line(row, found[1] if found and not index else "") for index, row in enumerate(rows)]
+            self._lines += [
+                Line(row, found[1] if found and not index else "") for index, row in enumerate(rows)
+            ]
         self._settle()
         self.refresh()
 
@@ -101,8 +103,16 @@ class Told(Screen[None]):
 
     def on_mount(self) -> None:
         """Begin to read."""
-        self._last.show(text(("esc ", "bold"), ("back  ", "bright_black"), ("r ", "bold"),
-                             ("read again  ", "bright_black"), ("enter ", "bold"), ("open", "bright_black")))
+        self._last.show(
+            text(
+                ("esc ", "bold"),
+                ("back  ", "bright_black"),
+                ("r ", "bold"),
+                ("read again  ", "bright_black"),
+                ("enter ", "bold"),
+                ("open", "bright_black"),
+            )
+        )
         self.lines.focus()
         self.action_again()
 
@@ -139,7 +149,9 @@ class Ask(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         """Lay out the question."""
         with Vertical(id="ask"):
-            yield Static("group (57), trajectory (57/3, eval0/2), or a point of the log (@978, @step:9, @0:05:00)")
+            yield Static(
+                "group (57), trajectory (57/3, eval0/2), or a point of the log (@978, @step:9, @0:05:00)"
+            )
             yield Input(placeholder="57/3")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -165,5 +177,3 @@ class Help(ModalScreen[None]):
     def action_back(self) -> None:
         """Leave."""
         self.dismiss(None)
-
-

@@ -43,7 +43,9 @@ def test_no_panel_is_wider_than_its_room(busy, stalled, width: int, height: int)
         for panel in PANELS:
             lines = panel(now, width, height)
             wide = [line.text.plain for line in lines if line.text.cell_len > width]
-            allowed = 1 if panel is stall_lines and not now.stalls else 0  # the wait is cut where there is no stall
+            allowed = (
+                1 if panel is stall_lines and not now.stalls else 0
+            )  # the wait is cut where there is no stall
             assert len(wide) <= allowed, (panel.__name__, wide)
 
 

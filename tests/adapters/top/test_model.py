@@ -54,7 +54,9 @@ def test_its_numbers_are_those_of_the_projections_at_any_seq(seq: int) -> None:
     assert sum(target.buffered for target in now.targets) == now.buffered
     assert now.rewards == tuple(row.reward_mean for row in view.progress.steps)
     assert [engine.name for engine in now.engines] == sorted(view.engines.by_name)
-    assert [group.age_s for group in now.groups] == sorted((group.age_s for group in now.groups), reverse=True)
+    assert [group.age_s for group in now.groups] == sorted(
+        (group.age_s for group in now.groups), reverse=True
+    )
     assert sum(now.phases.values()) == pytest.approx((view.last_mono - SMALL[0].mono) / 1e9)
 
 
@@ -64,12 +66,16 @@ def test_recent_figures_are_those_of_the_records_themselves(seq: int) -> None:
     """Parts of the last trajectories and events a second equal a count over the records, made another way."""
     records = SMALL[: seq + 1]
     now = state(records)
-    done = [r.event for r in records if isinstance(r.event, TrajectoryCompleted) and r.event.group is not None]
+    done = [
+        r.event for r in records if isinstance(r.event, TrajectoryCompleted) and r.event.group is not None
+    ]
     last = done[-TRAJECTORIES:]
     assert [one.trajectory for one in now.done] == [event.trajectory for event in reversed(last)]
     for part in PARTS:
         assert now.parts.get(part, 0.0) == pytest.approx(sum(getattr(event, f"{part}_s") for event in last))
-        assert now.parts_all.get(part, 0.0) == pytest.approx(sum(getattr(event, f"{part}_s") for event in done))
+        assert now.parts_all.get(part, 0.0) == pytest.approx(
+            sum(getattr(event, f"{part}_s") for event in done)
+        )
     since = records[-1].mono - RATE_S * 1e9
     if records[0].mono <= since:
         assert now.rate == sum(record.mono > since for record in records) / RATE_S
@@ -156,7 +162,12 @@ def test_devices_show_their_last_sample(busy) -> None:
     last = busy[199]
     for after, use in ((1, 0.25), (2, 0.75)):
         event = DeviceSampled(
-            device="cuda:0", pool="engine", utilization=use, memory_bytes=10, window_s=1.0, memory_total_bytes=40
+            device="cuda:0",
+            pool="engine",
+            utilization=use,
+            memory_bytes=10,
+            window_s=1.0,
+            memory_total_bytes=40,
         )
         record = last._replace(seq=last.seq + after, mono=last.mono + after * 10**9, event=event)
         facts.apply(record)
