@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rich.text import Text
 from textual.app import RenderResult
@@ -46,6 +46,7 @@ class Panel(Widget, can_focus=True):
         self._shown: Shown | None = None
         self._lines: list[Line] = []
         self._top = 0
+        self._titles: dict[str, str] = {}
         self.cursor = ""
         """What Enter opens."""
 
@@ -71,7 +72,7 @@ class Panel(Widget, can_focus=True):
         if self._shown is None or width < 1 or height < 1:
             return
         if self._title is not None:
-            self.border_title = self._title(self._shown)
+            self._entitle("border_title", self._title(self._shown))
         lines = self._draw(self._shown, width, height)
         changed = lines != self._lines
         self._lines = lines
@@ -87,7 +88,13 @@ class Panel(Widget, can_focus=True):
         height = max(1, self.content_size.height)
         self._top = min(self._top, max(0, len(self._lines) - height))
         left = len(self._lines) - height
-        self.border_subtitle = f"{left} more" if left > 0 else ""
+        self._entitle("border_subtitle", f"{left} more" if left > 0 else "")
+
+    def _entitle(self, place: Literal["border_title", "border_subtitle"], words: str) -> None:
+        """Set a title where it changed: every setting of it draws the whole panel anew."""
+        if self._titles.get(place) != words:
+            self._titles[place] = words
+            setattr(self, place, words)
 
     def action_move(self, by: int) -> None:
         """Move the cursor, or scroll."""
