@@ -6,6 +6,7 @@ a fold never for who draws. It takes no lock and writes nothing into the folder 
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ PROGRESS_S = 0.2
 """Time between two words of how far a long fold has come."""
 PLAY_S = 0.25
 """Longest time between two pictures while the past is played."""
+NEAR = 4000
+"""Events behind a kept state for which it is gone on from, rather than from a snapshot."""
 EMPTY = "the log is empty: the run has not begun yet; waiting for its first event"
 
 
@@ -110,6 +113,7 @@ class Reading:
         self._past: Moment | None = None
         self._past_recent = Recent()
         self._cursor_ts = 0
+        self._kept: tuple[Moment, Recent] | None = None
         self._torn_of, self._torn_text = -1, ""
 
     # What others ask for; from any thread
@@ -252,11 +256,29 @@ class Reading:
         if isinstance(point, End) or (isinstance(point, Seq) and point.seq >= self._end.seq):
             self._past = None
             return
-        moment = self._past_line.moment(point)
-        recent = Recent()
-        self._fill(self._past_line, moment, recent)
+        if isinstance(point, Seq):
+            moment, recent = self._near(point.seq)
+        else:
+            moment, recent = self._past_line.moment(point), Recent()
+            self._fill(self._past_line, moment, recent)
         self._past, self._past_recent = moment, recent
         self._cursor_ts = moment.last.ts + moment.facts.later_ns
+
+    def _near(self, seq: int) -> tuple[Moment, Recent]:
+        """Return the state at `seq`, from one kept shortly before it: who goes one event back will go another."""
+        if self._kept is None or not 0 <= seq - self._kept[0].seq <= NEAR:
+            before = self._past_line.moment(Seq(max(0, seq - NEAR // 2)))
+            kept = Recent()
+            self._fill(self._past_line, before, kept)
+            self._kept = before, kept
+        moment, recent = copy.deepcopy(self._kept)
+        if moment.seq < seq:
+            for record in self._past_line.records(moment.seq, seq):
+                self._past_line.apply(moment, record)
+                recent.apply(record)
+                if record.seq == seq:
+                    break  # what lies behind it may be damaged
+        return moment, recent
 
     def _step_end(self, wanted: StepFrom) -> Point:
         ends = sorted(self._end.facts.trained_at.values())

@@ -14,6 +14,7 @@ from pathlib import Path
 from eventrain.adapters.cli import snapshots
 from eventrain.adapters.cli.points import End, Point, Seq, Step
 from eventrain.adapters.cli.run_facts import RunFacts
+from eventrain.adapters.top import reading as reading_module
 from eventrain.adapters.top.model import shown
 from eventrain.adapters.top.reading import Broken, Folding, News, Picture, Reading, StepFrom, Waiting
 from eventrain.adapters.top.recent import Recent
@@ -123,6 +124,7 @@ def test_one_step_back_reads_no_more_than_to_the_nearest_snapshot(busy, write_lo
     """A log is folded from its beginning once, however often its past is looked at."""
     monkeypatch.setattr(snapshots, "EVERY", 100)
     monkeypatch.setattr(snapshots, "SHARE", 10**6)
+    monkeypatch.setattr(reading_module, "NEAR", 100)
     last = len(busy) - 1
     folded: list[int] = []
     apply = RunFacts.apply
@@ -138,7 +140,7 @@ def test_one_step_back_reads_no_more_than_to_the_nearest_snapshot(busy, write_lo
             folded.clear()
             ear.reading.go(Seq(seq))
             ear.at(seq)
-            assert len(folded) <= 200
+            assert len(folded) <= 300
 
 
 def test_the_past_is_played_and_arrives_at_the_end(busy, write_log) -> None:
