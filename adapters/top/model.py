@@ -165,6 +165,7 @@ def shown(facts: RunFacts, recent: Recent, *, alive: bool = True) -> Shown:
     rewards = tuple(row.reward_mean for row in steps)
     flying, stages = _flying(facts)
     running = facts.ended is None
+    stuck = any(stall.stall_kind == "deadlock" for stall in facts.stalls.values())
     return Shown(
         run=facts.started.run if facts.started else "",
         life=life_of(facts, alive=alive),
@@ -178,7 +179,7 @@ def shown(facts: RunFacts, recent: Recent, *, alive: bool = True) -> Shown:
         step=trainer.version,
         steps_total=trainer.steps_total,
         pace_s=panel.pace_s(),
-        eta_s=panel.eta_s() if running and alive else None,
+        eta_s=panel.eta_s() if running and alive and not stuck else None,
         phase=trainer.phase,
         phase_for_s=max(0, now - trainer.phase_since_ns) / 1e9,
         phases=phases(facts),

@@ -119,6 +119,7 @@ def test_a_stall_is_shown_with_its_chain_and_first_cause(stalled) -> None:
     found = state(stalled[:980]).stalls
     assert [(stall.kind, stall.seq, stall.first_cause) for stall in found] == [("deadlock", 979, 976)]
     assert found[0].chain[0] == "trainer waits buffer_ready(3)"
+    assert (state(stalled[:979]).eta_s is None, state(stalled[:980]).eta_s) == (False, None)  # no end is near
     assert state(stalled).stalls == ()
 
 
