@@ -29,6 +29,7 @@ from .simulate_command import simulate_command
 from .stalls_command import stalls_command
 from .status_command import status_command
 from .telemetry_command import telemetry_command
+from .top_command import top_command
 from .whatif_command import whatif_command
 
 HELP = """Asynchronous reinforcement learning of language models; a run is the fold of its event log.
@@ -39,6 +40,7 @@ Begin with:
   eventrain run CONFIG.toml         train what a configuration says
 \b
 Look at a run, going on or ended:
+  eventrain top RUN                 watch it, and go back in its time
   eventrain status RUN              where it stands
   eventrain events RUN --follow     what happens
   eventrain show RUN 57/3           one trajectory
@@ -107,6 +109,7 @@ def commands() -> None:
 for _command in (
     run_command,
     demo_command,
+    top_command,
     status_command,
     events_command,
     show_command,

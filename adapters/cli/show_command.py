@@ -38,19 +38,23 @@ Examples:
 @debug_option
 def show_command(run: Path, which: str, tokens: bool) -> None:
     """Show one trajectory or one group."""
-    folder = open_run(run)
+    for line in told_lines(open_run(run), which, all_tokens=tokens):
+        click.echo(line)
+
+
+def told_lines(folder: RunFolder, which: str, *, all_tokens: bool = False) -> list[str]:
+    """Return what is told of group or trajectory `which`, styled for a terminal. Raises `BadInput` if there is none."""
     if re.fullmatch(r"\d+", which):
         group = read_group(reader_of(folder).records(), int(which))
         if group is None:
-            raise BadInput([_absent(folder, run, f"group {which}")])
-        _print(group_lines(group))
-        return
+            raise BadInput([_absent(folder, f"group {which}")])
+        return group_lines(group)
     if not re.fullmatch(r"(eval)?\d+/\d+", which):
         raise BadInput([f"{which}: must be a trajectory like 57/3 or eval0/2, or a group like 57"])
     story = read_trajectory(reader_of(folder).records(), which)
     if story is None:
-        raise BadInput([_absent(folder, run, f"trajectory {which}")])
-    _print(trajectory_lines(story, _payload(folder, story), all_tokens=tokens))
+        raise BadInput([_absent(folder, f"trajectory {which}")])
+    return trajectory_lines(story, _payload(folder, story), all_tokens=all_tokens)
 
 
 def _payload(folder: RunFolder, story: TrajectoryStory) -> TrajectoryPayload | None:
@@ -60,15 +64,10 @@ def _payload(folder: RunFolder, story: TrajectoryStory) -> TrajectoryPayload | N
         return decode_trajectory(store.get(story.completed.payload))
 
 
-def _print(lines: list[str]) -> None:
-    for line in lines:
-        click.echo(line)
-
-
-def _absent(folder: RunFolder, run: Path, what: str) -> str:
+def _absent(folder: RunFolder, what: str) -> str:
     """Return a line that says what the run has instead."""
     last = max(
         (e.group for *_, e in reader_of(folder).records() if isinstance(e, GroupDispatched)), default=None
     )
     has = "no group was dispatched yet" if last is None else f"its groups go from 0 to {last}"
-    return f"{run}: has no {what}; {has}"
+    return f"{folder.path}: has no {what}; {has}"

@@ -21,6 +21,15 @@ from .quantities import bar, number, seconds, size, sparkline, table
 from .run_facts import RunFacts, utc_text
 
 Life = Literal["running", "completed", "interrupted", "data_exhausted", "failed", "gone"]
+LIFE_WORDS: dict[Life, tuple[str, str]] = {
+    "running": ("running", "green"),
+    "completed": ("completed", "green"),
+    "interrupted": ("interrupted", "yellow"),
+    "data_exhausted": ("not complete: the data ran out", "yellow"),
+    "failed": ("failed", "red"),
+    "gone": ("gone without a last word (killed, or a full disk)", "red"),
+}
+"""How each is said, and its colour."""
 
 
 @dataclass
@@ -199,15 +208,7 @@ def phase_lines(phases: dict[str, float]) -> list[str]:
 
 def _headline(status: RunStatus) -> str:
     trainer = status.view.trainer
-    words = {
-        "running": ("running", "green"),
-        "completed": ("completed", "green"),
-        "interrupted": ("interrupted", "yellow"),
-        "data_exhausted": ("not complete: the data ran out", "yellow"),
-        "failed": ("failed", "red"),
-        "gone": ("gone without a last word (killed, or a full disk)", "red"),
-    }
-    text, colour = words[status.life]
+    text, colour = LIFE_WORDS[status.life]
     name = status.started.run if status.started else ""
     head = f"{click.style(name, bold=True)}  {click.style(text, fg=colour)}"
     head += f"  step {trainer.version} of {trainer.steps_total}"

@@ -52,6 +52,8 @@ class Timeline:
         self.first = first_record(self.reader.records(), self.path)
         if not isinstance(self.first.event, RunStarted):
             raise BadInput([f"{self.path}: the log does not begin with run_started: it is no whole run"])
+        self.on_frame: Callable[[Mark], None] = lambda _: None
+        """Called with each frame that is read: to show how far a long fold has come, or to give it up by raising."""
         self._marks: list[Mark] = []
         self._snapshots = Snapshots.of(folder.events, self.first)
 
@@ -82,6 +84,7 @@ class Timeline:
 
     def _remember(self, mark: Mark) -> None:
         """Keep the place of a frame, so that the records near it are found without reading the log up to there."""
+        self.on_frame(mark)
         place = bisect_right(self._marks, mark.first_seq, key=lambda known: known.first_seq)
         if not place or mark.first_seq - self._marks[place - 1].first_seq >= MARKS_EVERY:
             self._marks.insert(place, mark)
@@ -91,6 +94,23 @@ class Timeline:
         moment.facts.later_ns = 0
         moment.facts.apply(record)
         moment.last = record
+
+    def go_on(self, moment: Moment, until_ts: int | None = None) -> Iterator[Record]:
+        """Move `moment` on to the end of the log, or to the last record before the first that is later than `until_ts`.
+
+        Yields each record when it is folded, and leaves snapshots on the way. Asked again, it looks for what came
+        since, and reads no more than the frame in which it stands. Raises `LogDamaged` or `LogTooNew`.
+        """
+        for mark, records in self.reader.frames(moment.seq + 1, moment.mark):
+            self._remember(mark)
+            for record in records:
+                if until_ts is not None and record.ts > until_ts:
+                    return
+                self.apply(moment, record)
+                moment.mark = mark
+                if self._snapshots.due(record.seq):
+                    self._snapshots.save(moment.facts, mark, record)
+                yield record
 
     def _at_time(self, point: Time) -> Moment:
         start_ts = self.first.ts
