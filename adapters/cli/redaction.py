@@ -13,21 +13,21 @@ from typing import Any
 import msgspec
 
 from ...events.record import Record
-from ...events.types import Event, PolicyChanged, RunResumed, RunStarted, StallDetected
+from ...events.types import DeviceSampled, Event, PolicyChanged, RunResumed, RunStarted, StallDetected
 
-HIDDEN_FIELDS = frozenset({"message", "host", "base", "forked_from"})
+HIDDEN_FIELDS = frozenset({"message", "host", "base", "forked_from", "missing"})
 """Text fields of events of which only a digest stays, in every event that has one."""
 
 KEPT_FIELDS = frozenset(
     {
-        "actor", "awaited", "call", "checkpoint", "code_version", "device", "digest", "edge", "effect", "engine",
+        "actor", "awaited", "call", "checkpoint", "code_version", "digest", "edge", "effect", "engine",
         "error", "expected", "failed_actor", "found", "key", "kind", "law", "path", "present", "reason", "run",
-        "subject", "trace_parent", "trajectory", "waiter",
+        "source", "subject", "trace_parent", "trajectory", "waiter", "works",
     }
 )  # fmt: skip
 """Text fields that eventrain makes itself, of numbers and of its own words. A test knows every text field."""
 
-TREATED_FIELDS = frozenset({"old", "new", "chain", "sentence", "config"})
+TREATED_FIELDS = frozenset({"old", "new", "chain", "sentence", "config", "device"})
 """Fields with rules of their own, below."""
 
 HIDDEN_SETTINGS = frozenset(
@@ -37,6 +37,10 @@ HIDDEN_SETTINGS = frozenset(
         "data.eval_path",
         "data.options",
         "environment.options",
+        "telemetry.otlp_endpoint",
+        "telemetry.prometheus_host",
+        "telemetry.ray_metrics",
+        "telemetry.tracker_project",
     }
 )
 
@@ -67,6 +71,9 @@ class Redactor:
                 changed["config"] = redacted_config(event.config)
             case PolicyChanged() if event.key in HIDDEN_SETTINGS:
                 changed |= {"old": digest_of(event.old), "new": digest_of(event.new)}
+            case DeviceSampled() if "/" in event.device:  # of another host, which is named first
+                host, _, device = event.device.rpartition("/")
+                changed["device"] = f"{digest_of(host)}/{device}"
             case StallDetected():
                 changed["chain"] = tuple(self._without_messages(link) for link in event.chain)
                 changed["sentence"] = self._without_messages(event.sentence)
@@ -88,8 +95,17 @@ def redacted_config(config: dict[str, Any]) -> dict[str, Any]:
         section, name = key.split(".")
         value = hidden.get(section, {}).get(name)
         if value:
-            hidden[section][name] = {"redacted": digest_of(value)} if isinstance(value, dict) else digest_of(value)
+            hidden[section][name] = _hidden(value)
     return {**config, **hidden}
+
+
+def _hidden(value: Any) -> Any:
+    """Return the digest of a setting in a form that the configuration still takes."""
+    if isinstance(value, dict):
+        return {"redacted": digest_of(value)}
+    if isinstance(value, list):
+        return [_hidden(one) for one in value]
+    return f"https://{digest_of(value)}" if str(value).startswith(("http://", "https://")) else digest_of(value)
 
 
 def digest_of(value: object) -> str:

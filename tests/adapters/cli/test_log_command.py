@@ -449,3 +449,26 @@ def test_a_damaged_log_is_redacted_up_to_the_damage(run: RunFolder, tmp_path: Pa
     assert "the last good event is seq 39; " in done.stderr
     assert len(list(LogReader(tmp_path / "out" / "events").records())) == 40
     shutil.rmtree(tmp_path / "out")
+
+
+def test_addresses_in_the_settings_of_telemetry_are_redacted_and_still_settings():
+    """Receivers, pages of nodes and the host of a device become digests, and the configuration is still valid."""
+    from eventrain.adapters.cli.redaction import Redactor, redacted_config
+    from eventrain.core.config_sections import TelemetrySection
+    from eventrain.events.types import DeviceSampled
+
+    section = TelemetrySection(
+        otlp_endpoint="http://jaeger.example:4318",
+        prometheus_host="10.1.2.3",
+        ray_metrics=("http://10.0.0.7:8080",),
+        tracker_project="secret",
+    )
+    hidden = redacted_config({"telemetry": section.model_dump(mode="json")})["telemetry"]
+    TelemetrySection.model_validate(hidden, strict=True)
+    for word in ("jaeger", "10.1.2.3", "10.0.0.7", "secret"):
+        assert word not in str(hidden)
+    sample = DeviceSampled(
+        device="10.0.0.7/gpu0", pool="shared", utilization=1.0, memory_bytes=1, window_s=1.0
+    )
+    assert Redactor().event(sample).device.endswith("/gpu0")
+    assert "10.0.0.7" not in Redactor().event(sample).device
