@@ -148,6 +148,8 @@ def type_text(annotation: object) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
         return ", ".join(f'`"{value}"`' if isinstance(value, str) else f"`{value}`" for value in arguments)
+    if origin is tuple and arguments[1:] == (...,):
+        return f"list of {type_text(arguments[0])}"
     if origin in {typing.Union, types.UnionType}:
         return " or ".join(type_text(argument) for argument in arguments)
     if annotation is events.PayloadRef:
@@ -163,6 +165,8 @@ def default_text(field: FieldInfo) -> str:
         return "`{}`"
     if field.default is PydanticUndefined:
         return ""
+    if field.default == ():
+        return "`[]`"
     if isinstance(field.default, str):
         return f'`"{field.default}"`'
     return f"`{field.default}`".replace("`True`", "`true`").replace("`False`", "`false`")

@@ -51,6 +51,8 @@ def allowed_text(field: FieldInfo) -> str:
         if isinstance(bound, cls)
     ]
     text = f"{words} {' and '.join(bounds)}" if bounds else words
+    if field.examples:
+        text += f" such as {show_value(field.examples[0])}"
     return f"{text}, or left out" if optional else text
 
 
@@ -82,7 +84,10 @@ def _sentence(kind: str, loc: list[str], value: Any, message: str) -> str:
         return _unknown(loc, value)
     field = _field_at(loc)
     if field is None:
-        return f"{key} = {show_value(value)}: {message}"
+        several = _field_at(loc[:-1])
+        if several is None or get_origin(several.annotation) is not tuple:
+            return f"{key} = {show_value(value)}: {message}"
+        key, field = ".".join(loc[:-1]), FieldInfo(annotation=get_args(several.annotation)[0])
     if kind == "missing":
         about = f" ({field.description.rstrip('.')})" if field.description else ""
         return f"{key} is missing: must be {allowed_text(field)}{about}"
@@ -168,4 +173,6 @@ def _annotation_words(annotation: Any) -> tuple[str, bool]:
         return _TYPE_WORDS[annotation], False
     if _is_section(annotation) or get_origin(annotation) is dict:
         return "a table", False
+    if get_origin(annotation) is tuple:
+        return f"a list, each of it {_annotation_words(get_args(annotation)[0])[0]}", False
     return str(annotation), False

@@ -202,3 +202,27 @@ def test_one_dropped_letter_still_finds_the_key(key: str, data: st.DataObject) -
     with pytest.raises(BadInput) as caught:
         validate({section: {wrong: 1}}, "c.toml")
     assert any(f"did you mean {section}." in line for line in caught.value.lines)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            'otlp_endpoint = "localhost:4318"',
+            'must be a string such as "http://localhost:4318", or left out',
+        ),
+        ('ray_metrics = "http://node:8080"', "must be a list, each of it a string"),
+        ('trackers = ["tensorbord"]', '"trackio"; did you mean "tensorboard"?'),
+    ],
+)
+def test_lists_and_addresses_say_what_would_be_right(folder: Path, setting: str, said: str) -> None:
+    """A list, an element of one, and an address each get a line with a good value."""
+    (line,) = lines_of(folder, f"{GOOD}\n[telemetry]\n{setting}\n")
+    assert line.startswith("config.toml: telemetry.")
+    assert line.endswith(said)
+
+
+def test_a_list_in_a_file_is_taken_though_types_are_strict(folder: Path) -> None:
+    """TOML and a recorded configuration have lists where the settings have tuples."""
+    (folder / "config.toml").write_text(f'{GOOD}\n[telemetry]\ntrackers = ["tensorboard"]\n')
+    assert load_config(folder / "config.toml", ()).telemetry.trackers == ("tensorboard",)
