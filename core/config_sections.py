@@ -187,8 +187,8 @@ class TelemetrySection(Section):
         None,
         pattern=r"^https?://[^/]+(/.*)?$",
         examples=["http://localhost:4318"],
-        description="Base URL of an OpenTelemetry receiver that takes OTLP over HTTP: metrics and traces are sent to it; "
-        "default: nothing is sent.",
+        description="Base URL of an OpenTelemetry receiver that takes OTLP over HTTP: metrics and traces go to it. "
+        "Default: nothing is sent.",
     )
     otlp_interval_s: float = Field(15, gt=0, description="Seconds between two pushes of metrics.")
     otlp_timeout_s: float = Field(5, gt=0, description="How long the receiver may take for one request.")
