@@ -18,7 +18,7 @@ from eventrain.core.config import RunConfig, require_enough_prompts
 from eventrain.core.ports import Action
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-CONFIGS = sorted(EXAMPLES.rglob("*.toml"))
+CONFIGS = sorted(path for path in EXAMPLES.rglob("*.toml") if path.parent.name != "incidents")
 
 
 @pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
