@@ -68,6 +68,8 @@ class Delivery:
             **headers_of(os.environ),
         }
         self._connection: http.client.HTTPConnection | None = None
+        self.trouble = ""
+        """Why the last try failed, while the same body is tried again; empty once one has arrived."""
 
     def deliver(self, body: bytes, stop: threading.Event, until: float | None = None) -> Outcome:
         """Send `body`, again and again if need be, for `retry_s`; end early, with the last outcome, when `stop` is set.
@@ -80,6 +82,7 @@ class Delivery:
         while True:
             end = min(end, until) if until is not None else end
             outcome = self.once(packed, until)
+            self.trouble = outcome.message if outcome.reason is not None else ""
             pause_s = max(backoff_s, outcome.retry_after_s)
             if not outcome.again or time.monotonic() + pause_s >= end or stop.wait(pause_s):
                 return outcome

@@ -126,8 +126,9 @@ class Following:
         for reason, count in drops.items():
             if count:
                 self.say({"signal": "traces", "reason": reason, "count": count})
-        if self.sender.first_failure:
-            self._degraded(self.sender.first_failure)
+        failure = self.sender.first_failure or self.sender.delivery.trouble  # tried again, and told meanwhile
+        if failure:
+            self._degraded(failure)
 
     def _degraded(self, why: str) -> None:
         if not self._told:
