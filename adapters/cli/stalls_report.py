@@ -10,12 +10,20 @@ from typing import Any
 import click
 
 from ...core.config import RunConfig
-from ...core.projections import View
+from ...core.projections import Effect, View
 from ...core.stalls import ASLEEP_S, Stall, trainer_chain, verdict
 from ...core.watchdog import Watch
 from ...events.record import Record
-from ...events.types import RunFailed, RunFinished, RunResumed, RunStarted, StallCleared, StallDetected
-from .event_line import kind_of
+from ...events.types import (
+    Event,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StallCleared,
+    StallDetected,
+)
+from .event_line import kind_name, kind_of
 from .failures import BadInput
 from .quantities import clock_time, number, seconds
 
@@ -41,6 +49,10 @@ class Interval:
     ended_kind: str = ""
     lost_s: float = 0.0
     """Idle device-seconds: engines by their share of free slots, and the learner while it waits."""
+    late: Effect | None = None
+    """What does not end, where that is the first cause."""
+    late_from_ns: int = 0
+    """When it began."""
 
 
 @dataclass
@@ -68,10 +80,12 @@ class StallReader:
 
     A log of before there was a watchdog is judged by the same verdicts, asked afterwards: wherever a second passed
     without an event.
+
+    With a `view` that somebody else folds, each record goes to `before`, to that view, and then to `after`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.view = View()
+    def __init__(self, path: Path, view: View | None = None) -> None:
+        self.view = View() if view is None else view
         self.watch = Watch(self.view)
         self.report = StallReport(path)
         self._open: list[Interval] = []
@@ -80,14 +94,20 @@ class StallReader:
         self._start_ts = 0
         self._offset_ns = 0  # from the monotonic clock to time since the start
         self._last: Record | None = None
-        self._kinds: list[str] = []  # of every record, to name the one that ended a stall
+        self._kinds: list[type[Event]] = []  # of every record, to name the one that ended a stall
         self._kinds_from = 0
 
     def apply(self, record: Record) -> None:
         """Fold one record."""
+        self.before(record)
+        self.view.apply(record)
+        self.after(record)
+
+    def before(self, record: Record) -> None:
+        """Count the time up to `record`; the view is still as the records before it left it."""
         if not self._kinds:
             self._kinds_from = record.seq
-        self._kinds.append(kind_of(record))
+        self._kinds.append(type(record.event))
         if isinstance(record.event, RunStarted):
             self._config = RunConfig.model_validate(record.event.config)
             self._judging = "watchdog" not in record.event.config
@@ -101,7 +121,9 @@ class StallReader:
             self.watch = Watch(self.view)
         elif self._last is not None:
             self._pass(self._last, record)
-        self.view.apply(record)
+
+    def after(self, record: Record) -> None:
+        """Take what `record` says of stalls; the view has folded it."""
         self.watch.apply(record)
         self._take(record)
         self._last = record
@@ -114,6 +136,8 @@ class StallReader:
         gap_s = (record.mono - last.mono) / 1e9
         if self._judging and gap_s >= ASLEEP_S:
             self._judge(record.mono)
+        if not self._open:
+            return
         idle = self.view.engines.idle() + (self.view.trainer.phase not in LEARNER_BUSY)
         for interval in self._open:
             begun_s = (self._at(record) - max(interval.from_ns, self._at(last))) / 1e9
@@ -130,24 +154,32 @@ class StallReader:
 
     def _begin(self, number_: int, stall: Stall) -> None:
         at = stall.since_ns - self._offset_ns
-        found = Interval(number_, stall.kind, at, stall.chain, stall.sentence, stall.first_cause, None)
+        self._add(Interval(number_, stall.kind, at, stall.chain, stall.sentence, stall.first_cause, None))
+
+    def _add(self, found: Interval) -> None:
+        cause = found.first_cause
+        if cause is not None:
+            effects = self.view.outstanding.open.values()
+            found.late = next((effect for effect in effects if effect.seq == cause), None)
+        if found.late is not None:
+            found.late_from_ns = found.late.since_ns - self._offset_ns
         self.report.intervals.append(found)
         self._open.append(found)
 
     def _take(self, record: Record) -> None:
         event, at = record.event, self._at(record)
         if isinstance(event, StallDetected):
-            found = Interval(
-                event.stall,
-                event.stall_kind,
-                at,
-                event.chain,
-                event.sentence,
-                event.first_cause,
-                record.seq,
+            self._add(
+                Interval(
+                    event.stall,
+                    event.stall_kind,
+                    at,
+                    event.chain,
+                    event.sentence,
+                    event.first_cause,
+                    record.seq,
+                )
             )
-            self.report.intervals.append(found)
-            self._open.append(found)
         elif isinstance(event, StallCleared):
             self._close([one for one in self._open if one.stall == event.stall], at, event.by)
         elif isinstance(event, RunFinished | RunFailed):
@@ -159,7 +191,7 @@ class StallReader:
     def _close(self, intervals: list[Interval], at: int, by: int | None) -> None:
         for interval in intervals:
             interval.to_ns, interval.ended_by = at, by
-            interval.ended_kind = "" if by is None else self._kinds[by - self._kinds_from]
+            interval.ended_kind = "" if by is None else kind_name(self._kinds[by - self._kinds_from])
             self._open.remove(interval)
 
     def finish(self, *, being_written: bool, now_ts: int) -> StallReport:

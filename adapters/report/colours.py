@@ -16,7 +16,6 @@ PHASES = {
     "checkpoint": "#D55E00",
 }
 POOL = {
-    "starting": PHASES["starting"],
     "serving": "#44AA99",
     "idle": "#BFC4CC",
     "draining": "#DDCC77",

@@ -150,21 +150,12 @@ def _stalls(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
     pieces = []
     for one in reading.stalls.intervals:
         to_ns = reading.stalls.end_ns if one.to_ns is None else one.to_ns
-        begin, end = _on_axis(reading, one.from_ns), _on_axis(reading, to_ns)
+        begin, end = reading.history.on_axis(one.from_ns), reading.history.on_axis(to_ns)
         told = f"<b>{words(one.kind)}</b><br>{seconds((end - begin) / 1e9)}, from {clock_time(begin)}"
         pieces.append(_Drawn(begin, max(end, begin + least_ns), told))
     if pieces:
         trace = _band(axis, "stalls", pieces, colours.STALL)
         figure.add(0, trace, Key("stalled", colours.STALL, "stall", of="stalls"))
-
-
-def _on_axis(reading: Reading, wall_ns: int) -> int:
-    """Return the place of a time since the start by the clock on the wall, on the axis without downtimes."""
-    down_ns = 0
-    for restart in reading.history.restarts:
-        if wall_ns - down_ns > restart.at_ns:
-            down_ns += min(round(restart.down_s * 1e9), wall_ns - down_ns - restart.at_ns)
-    return wall_ns - down_ns
 
 
 def _groups(figure: Figure, axis: TimeAxis, reading: Reading) -> None:

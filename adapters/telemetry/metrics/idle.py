@@ -146,6 +146,11 @@ class Idle(Part):
         )
         self._straggles_ns: int | None = None  # when starvation becomes the oldest group's fault
 
+    @property
+    def engine_cause(self) -> str:
+        """Why an engine's device would be idle now."""
+        return self._engine.value
+
     def shares(self, pool: str, begin_ns: int, end_ns: int) -> dict[str, float]:
         """Return for which share of a window each cause held for `pool`."""
         self._settle(end_ns)
