@@ -63,7 +63,8 @@ class RunFacts:
     def apply(self, record: Record) -> None:
         """Fold one record."""
         self.view.apply(record)
-        self.newest_ts = max(self.newest_ts, record.ts)
+        if record.ts > self.newest_ts:
+            self.newest_ts = record.ts
         if type(record.event) in _TOLD:
             self._tell(record)
 

@@ -29,6 +29,8 @@ from .quantities import clock_time, number, seconds
 
 LEARNER_BUSY = ("starting", "converting", "training", "weight_sync", "checkpoint")
 """Phases in which the learner is not idle."""
+_BEGINNINGS = {RunStarted, RunResumed}
+_ENDS = {StallDetected, StallCleared, RunFinished, RunFailed}
 
 
 @dataclass
@@ -105,10 +107,14 @@ class StallReader:
 
     def before(self, record: Record) -> None:
         """Count the time up to `record`; the view is still as the records before it left it."""
+        kind = type(record.event)
         if not self._kinds:
             self._kinds_from = record.seq
-        self._kinds.append(type(record.event))
-        if isinstance(record.event, RunStarted):
+        self._kinds.append(kind)
+        if kind not in _BEGINNINGS:
+            if self._last is not None and (self._open or self._judging):
+                self._pass(self._last, record)
+        elif isinstance(record.event, RunStarted):
             self._config = RunConfig.model_validate(record.event.config)
             self._judging = "watchdog" not in record.event.config
             self._start_ts = record.ts
@@ -119,13 +125,12 @@ class StallReader:
             self._offset_ns = record.mono - (record.ts - self._start_ts)
             self._close(self._open[:], self._at(self._last or record), None)
             self.watch = Watch(self.view)
-        elif self._last is not None:
-            self._pass(self._last, record)
 
     def after(self, record: Record) -> None:
         """Take what `record` says of stalls; the view has folded it."""
         self.watch.apply(record)
-        self._take(record)
+        if self._judging or type(record.event) in _ENDS:
+            self._take(record)
         self._last = record
 
     def _at(self, record: Record) -> int:
@@ -136,8 +141,6 @@ class StallReader:
         gap_s = (record.mono - last.mono) / 1e9
         if self._judging and gap_s >= ASLEEP_S:
             self._judge(record.mono)
-        if not self._open:
-            return
         idle = self.view.engines.idle() + (self.view.trainer.phase not in LEARNER_BUSY)
         for interval in self._open:
             begun_s = (self._at(record) - max(interval.from_ns, self._at(last))) / 1e9

@@ -22,6 +22,8 @@ from .run_facts import RunFacts, utc_text
 
 Life = Literal["running", "completed", "interrupted", "data_exhausted", "failed", "gone"]
 
+_TROUBLES = {CheckpointFailed, DeadlineExpired, InvariantBroken}
+
 
 @dataclass
 class RunStatus(RunFacts):
@@ -55,13 +57,14 @@ class RunStatus(RunFacts):
         """Fold one record."""
         super().apply(record)
         self.ledger.apply(record)
-        match record.event:
-            case CheckpointFailed():
-                self.checkpoints_failed += 1
-            case DeadlineExpired() as event:
-                self.expired[event.effect] += 1
-            case InvariantBroken() as event:
-                self.broken.append(event)
+        if type(record.event) in _TROUBLES:
+            match record.event:
+                case CheckpointFailed():
+                    self.checkpoints_failed += 1
+                case DeadlineExpired() as event:
+                    self.expired[event.effect] += 1
+                case InvariantBroken() as event:
+                    self.broken.append(event)
 
     @property
     def life(self) -> Life:

@@ -130,17 +130,20 @@ class History(Folded):
         elif type(event) is RunResumed:
             self._interrupted(event)
             self._offset_ns = record.mono - self.end_ns
-        self.end_ns = max(self.end_ns, record.mono - self._offset_ns)
+        now_ns = record.mono - self._offset_ns
+        if now_ns > self.end_ns:
+            self.end_ns = now_ns
         meter = self.meter
         meter.apply(record)
         for handler in self._routes.get(kind, ()):
             handler(record, event)
         if not meter.ended:
-            if meter.pool_state != self._pool.name:
-                self._pool.enter(meter.pool_state, self.end_ns)
-            if meter.engine_cause != self._cause:
+            state, cause = meter.engines.clock.state, meter.idle.engine.value
+            if state != self._pool.name:
+                self._pool.enter(state, self.end_ns)
+            if cause != self._cause:
                 self._count_cause()
-                self._cause = meter.engine_cause
+                self._cause = cause
         self._last_ts = record.ts
 
     def _interrupted(self, event: RunResumed) -> None:

@@ -68,7 +68,7 @@ def find_standstills(history: History, report: StallReport, now_ns: int) -> list
             at = "" if stall.late.place in ("environment", "learner", "timer") else f" at {stall.late.place}"
             what = f"{stall.late.kind.replace('_', ' ')} of {stall.late.subject}{at}"
             hung = f"{what} hung for {seconds((end - begin) / 1e9)}"
-        pieces = tuple(_cut(phases[bisect_right(ends, begin) :], begin, end, names))
+        pieces = tuple(_cut(phases, bisect_right(ends, begin), (begin, end), names))
         idle_s = sum(history.devices.idle_s(one.from_ns, one.to_ns) for one in pieces)
         found.append(Standstill(stall, pieces, hung, idle_s))
     return found
@@ -86,10 +86,11 @@ def together(standstills: Iterable[Standstill]) -> list[Interval]:
 
 
 def _cut(
-    phases: Iterable[Interval], begin: int, end: int, names: Sequence[str] | None
+    phases: Sequence[Interval], place: int, between: tuple[int, int], names: Sequence[str] | None
 ) -> Iterable[Interval]:
-    for one in phases:
-        if one.from_ns >= end:
-            return
+    begin, end = between
+    while place < len(phases) and phases[place].from_ns < end:
+        one = phases[place]
         if names is None or one.name in names:
             yield one._replace(from_ns=max(begin, one.from_ns), to_ns=min(end, one.to_ns))
+        place += 1

@@ -11,12 +11,13 @@ from ...events.identity import run_id, trace_id
 from ..cli.quantities import clock_time, number, seconds
 from ..cli.run_facts import utc_text
 from . import colours
+from .bound_words import component_shares, percent
 from .colours import words
 from .reading import Reading
 from .rollouts import SLOWEST, Slow, is_evaluation
 from .settings import settings_rows
 from .troubles import Trouble
-from .verdict import component_shares, judge, percent
+from .verdict import judge
 
 Key = TypeVar("Key")
 
@@ -169,7 +170,7 @@ def _shares(spent: dict[str, float], palette: dict[str, str]) -> list[dict[str, 
 
 def _pools(reading: Reading) -> dict[str, Any] | None:
     """Return the use of devices by pool and phase; None where no device was sampled."""
-    table = reading.history.devices.seconds
+    table = reading.device_s
     if not table:
         return None
     phases = [phase for phase in colours.PHASES if any(phase == name for _, name in table)]
@@ -195,7 +196,7 @@ def _pools(reading: Reading) -> dict[str, Any] | None:
 
 
 def _idle(reading: Reading) -> list[tuple[str, str, str, str]]:
-    idle = {key: float(spent) for key, spent in reading.history.devices.idle_s.items()}
+    idle = reading.idle_s
     total = sum(idle.values())
     return [
         (pool, words(cause), number(round(spent, 1)), percent(spent / total))

@@ -30,13 +30,13 @@ class Meter:
 
     def __init__(self) -> None:
         self._identity = Identity()
-        self._phases, self._engines, health, learning = Phases(), Engines(), Health(), Learning()
+        phases, self.engines, health, learning = Phases(), Engines(), Health(), Learning()
         rollouts, groups, dispatching = Rollouts(self._identity), Groups(self._identity), Dispatching()
-        self._idle = Idle(self._phases, self._engines, rollouts, groups, dispatching, learning, health)
+        self.idle = Idle(phases, self.engines, rollouts, groups, dispatching, learning, health)
         # What reads other parts comes behind them, so that it sees them after the same event.
         self._parts: tuple[Part, ...] = (
-            self._identity, self._phases, self._engines, rollouts, groups, dispatching, learning, health, self._idle,
-            Devices(self._phases, self._idle),
+            self._identity, phases, self.engines, rollouts, groups, dispatching, learning, health, self.idle,
+            Devices(phases, self.idle),
         )  # fmt: skip
         self._routes: dict[type[Event], tuple[MethodType, ...]] = {}
         for part in self._parts:
@@ -54,16 +54,6 @@ class Meter:
     def run(self) -> str:
         """The id of the run; empty before its first event."""
         return self._identity.run
-
-    @property
-    def pool_state(self) -> str:
-        """What the engines do as a whole, one of POOL_STATES."""
-        return self._engines.clock.state
-
-    @property
-    def engine_cause(self) -> str:
-        """Why an engine's device would be idle now, one of CAUSES."""
-        return self._idle.engine_cause
 
     def apply(self, record: Record) -> None:
         """Fold one record."""
