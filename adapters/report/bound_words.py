@@ -37,12 +37,10 @@ def bounded(reading: Reading) -> tuple[Bound, str]:
     if not reading.status.view.progress.steps or total <= 0:
         waited = f"the trainer waited for groups for {share(*WAITING)} of the time after the start"
         return "unknown", f"No step was trained; {waited}."
-    stood = together(reading.standstills)
-    stood_s = sum(one.seconds for one in stood)
+    stood_s = sum(one.seconds for one in together(reading.standstills))
     if stood_s > total / 2:
-        idle_s = sum(reading.history.devices.idle_s(one.from_ns, one.to_ns) for one in stood)
-        meanwhile = f"; {_idle(reading)}, {idle_s:,.0f} of them meanwhile" if reading.device_s else ""
-        return "stall", f"It stood still for {percent(stood_s / total)} of the time after the start{meanwhile}."
+        idle = f"; {_idle(reading)}" if reading.device_s else ""
+        return "stall", f"It stood still for {percent(stood_s / total)} of the time after the start{idle}."
     found = lost(reading)
     proof = _waited(reading, found) if found.by_devices else _slots(reading)
     return found.most, f"{_words(reading, found.most, share)}{proof}."

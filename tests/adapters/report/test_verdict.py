@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,13 +112,10 @@ def test_a_stall_is_told_with_the_time_before_it_was_noticed(incident) -> None:
     """A quarter of an hour in step 5 is told with what hung and the GPUs' idle seconds, though noticed after 11 minutes."""
     verdict = judge(incident("stall"))
     assert verdict.bound == "stall"
-    assert re.fullmatch(
-        r"It stood still for 72 % of the time after the start; GPUs were idle for 2,967 of 3,682 device-seconds, "
-        r"2,\d\d\d of them meanwhile\.",
-        verdict.bounded,
-    )
-    told = r"It stood still for 14:46 in step 5, because env step of 21/1 hung for 15:00; 2,\d\d\d device-seconds were idle"
-    assert re.match(told, verdict.stalled)
+    stood = "It stood still for 72 % of the time after the start"
+    assert verdict.bounded == f"{stood}; GPUs were idle for 2,966 of 3,682 device-seconds."
+    longest = "It stood still for 14:46 in step 5, because env step of 21/1 hung for 15:00"
+    assert verdict.stalled.startswith(f"{longest}; 2,615 device-seconds were idle meanwhile: trainer waits ")
 
 
 @pytest.mark.parametrize(("name", "bound"), [("env_bound", "environment"), ("weight_sync", "sync")])
