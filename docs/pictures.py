@@ -36,7 +36,6 @@ class Picture:
     height_px: int
     """At most; what is empty below is cut off."""
     style: str = ""
-    scale: int = 1
 
 
 PICTURES = (
@@ -54,7 +53,7 @@ def main() -> None:
     if chromium is None:
         sys.exit("chromium is not installed: the pictures are drawn by a browser")
     try:
-        from PIL import Image, ImageChops  # noqa: F401, PLC0415 - to say at once that it is missing
+        import PIL  # noqa: F401 - to say at once that it is missing
     except ModuleNotFoundError:
         sys.exit("Pillow is not installed: pip install pillow")
     with tempfile.TemporaryDirectory() as folder:
@@ -67,31 +66,36 @@ def main() -> None:
 
 
 def draw(picture: Picture, file: Path, chromium: str, folder: Path) -> None:
-    """Write the report of the picture's incident, photograph it, and save the photo with few colours."""
+    """Write the report of the picture's incident, and photograph it."""
     page, raw = folder / f"{picture.name}.html", folder / f"{picture.name}.png"
     eventrain = [sys.executable, "-m", "eventrain.adapters.cli", "report"]
     subprocess.run([*eventrain, str(INCIDENTS / picture.incident), "-o", str(page)], check=True, timeout=DEADLINE_S)
     text = page.read_text("utf-8").replace("</head>", f"<style>{picture.style}</style></head>", 1)
     text = text.replace(str(INCIDENTS), "examples/incidents")
     page.write_text(text, "utf-8")
+    frame = folder / f"{picture.name}-frame.html"  # a browser's own window cannot be as narrow as a phone
+    frame.write_text(
+        f'<body style="margin:0"><iframe src="{page.as_uri()}" style="border:0;width:{picture.width_px}px;'
+        f'height:{picture.height_px}px"></iframe>',
+        "utf-8",
+    )
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=6000")
-    size = f"--window-size={picture.width_px},{picture.height_px}"
-    shot = [chromium, *flags, f"--user-data-dir={folder / 'profile'}", size, f"--screenshot={raw}", page.as_uri()]
+    size = f"--window-size={max(picture.width_px, 600)},{picture.height_px}"
+    shot = [chromium, *flags, f"--user-data-dir={folder / 'profile'}", size, f"--screenshot={raw}", frame.as_uri()]
     subprocess.run(shot, check=True, timeout=DEADLINE_S, capture_output=True)
-    shrink(raw, file)
+    crop(raw, file, picture.width_px)
 
 
-def shrink(raw: Path, file: Path) -> None:
-    """Cut off what is empty at the bottom, and keep 128 colours."""
-    from PIL import Image, ImageChops  # noqa: PLC0415
+def crop(raw: Path, file: Path, width_px: int) -> None:
+    """Save a photo without what is empty at its right and bottom."""
+    from PIL import Image, ImageChops
 
     with Image.open(raw) as photo:
-        image = photo.convert("RGB")
+        image = photo.convert("RGB").crop((0, 0, width_px, photo.height))
     paper = Image.new("RGB", image.size, image.getpixel((0, image.height - 1)))
     box = ImageChops.difference(image, paper).getbbox()
     bottom = image.height if box is None else min(image.height, box[3] + 12)
-    few = image.crop((0, 0, image.width, bottom)).quantize(128, dither=Image.Dither.NONE)
-    few.save(file, optimize=True)
+    image.crop((0, 0, image.width, bottom)).save(file, optimize=True)
 
 
 if __name__ == "__main__":

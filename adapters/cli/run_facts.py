@@ -63,8 +63,7 @@ class RunFacts:
     def apply(self, record: Record) -> None:
         """Fold one record."""
         self.view.apply(record)
-        if record.ts > self.newest_ts:
-            self.newest_ts = record.ts
+        self.newest_ts = max(self.newest_ts, record.ts)
         if type(record.event) in _TOLD:
             self._tell(record)
 

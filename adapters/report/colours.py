@@ -23,6 +23,8 @@ POOL = {
     "down": "#AA4466",
 }
 STALL = "#EE3377"
+UNNOTICED = "#F6AFC9"
+"""Of the time in which a run stood still already, and nobody had noticed."""
 COMPONENTS = {
     "queue": "#AAAA00",
     "llm": "#77AADD",

@@ -131,8 +131,7 @@ class History(Folded):
             self._interrupted(event)
             self._offset_ns = record.mono - self.end_ns
         now_ns = record.mono - self._offset_ns
-        if now_ns > self.end_ns:
-            self.end_ns = now_ns
+        self.end_ns = max(self.end_ns, now_ns)
         meter = self.meter
         meter.apply(record)
         for handler in self._routes.get(kind, ()):

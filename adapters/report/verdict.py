@@ -11,6 +11,7 @@ from ..cli.stalls_report import Interval as Stall
 from .bound_words import Bound, bounded
 from .reading import Reading
 
+
 @dataclass(frozen=True)
 class Verdict:
     """One sentence each; an empty one has nothing to say."""

@@ -12,7 +12,6 @@ from eventrain.events.types import (
     DeviceSampled,
     EngineUp,
     EnvStepFinished,
-    LearnerUp,
     LlmCallFinished,
     LlmCallStarted,
     PhaseEntered,
