@@ -28,7 +28,10 @@ LIMIT_S = 3.0
 TRIES = 3
 DEADLINE_S = 300
 START = "import eventrain.adapters.cli.main"
-READ = f"{START}; from eventrain.events import LogReader; print(sum(1 for _ in LogReader(__import__('pathlib').Path(%r)).records()))"
+READ = f"""{START}
+from pathlib import Path
+from eventrain.events import LogReader
+print(sum(1 for _ in LogReader(Path(%r)).records()))"""
 """Reads a log and makes nothing of it; prints how many events there are."""
 
 

@@ -69,7 +69,9 @@ def draw(picture: Picture, file: Path, chromium: str, folder: Path) -> None:
     """Write the report of the picture's incident, and photograph it."""
     page, raw = folder / f"{picture.name}.html", folder / f"{picture.name}.png"
     eventrain = [sys.executable, "-m", "eventrain.adapters.cli", "report"]
-    subprocess.run([*eventrain, str(INCIDENTS / picture.incident), "-o", str(page)], check=True, timeout=DEADLINE_S)
+    subprocess.run(
+        [*eventrain, str(INCIDENTS / picture.incident), "-o", str(page)], check=True, timeout=DEADLINE_S
+    )
     text = page.read_text("utf-8").replace("</head>", f"<style>{picture.style}</style></head>", 1)
     text = text.replace(str(INCIDENTS), "examples/incidents")
     page.write_text(text, "utf-8")
@@ -81,7 +83,14 @@ def draw(picture: Picture, file: Path, chromium: str, folder: Path) -> None:
     )
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=6000")
     size = f"--window-size={max(picture.width_px, 600)},{picture.height_px}"
-    shot = [chromium, *flags, f"--user-data-dir={folder / 'profile'}", size, f"--screenshot={raw}", frame.as_uri()]
+    shot = [
+        chromium,
+        *flags,
+        f"--user-data-dir={folder / 'profile'}",
+        size,
+        f"--screenshot={raw}",
+        frame.as_uri(),
+    ]
     subprocess.run(shot, check=True, timeout=DEADLINE_S, capture_output=True)
     crop(raw, file, picture.width_px)
 

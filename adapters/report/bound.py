@@ -31,7 +31,7 @@ OF_CAUSE: dict[str, Thing] = {
     "eval": "evaluation",
     "checkpoint": "checkpoints",
 }
-"""Causes that mean the same in every pool. What is starting, or is used little though it has work, waits for nothing."""
+"""Causes that mean the same in every pool. What is starting, or has work and leaves room, waits for nothing."""
 WHILE_WAITING: dict[str, Thing] = {"environment": "environment", "weight_sync": "sync", "eval": "evaluation"}
 """What the trainer waits for while it waits for groups, by the engines' cause; in all other cases for engines."""
 STARVED = ("buffer_starvation", "straggler", "fault")
@@ -66,7 +66,7 @@ def lost(reading: Reading) -> Lost:
 
 
 def trainer_seconds(reading: Reading) -> dict[Thing, float]:
-    """Return the trainer's seconds after the start by thing; its waits are shared out by what the engines waited for."""
+    """Return the trainer's seconds after the start by thing; its waits are shared out by what engines waited for."""
     seconds = dict.fromkeys(THINGS, 0.0)
     for phase, spent in reading.phase_s.items():
         if phase in WAITING:

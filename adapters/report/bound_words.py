@@ -65,7 +65,9 @@ def _words(reading: Reading, thing: Thing, share: Callable[..., str]) -> str:
         case "engine":
             return f"It is engine-bound: {waited}{_where(reading)}"
         case "trainer":
-            return f"It is trainer-bound: the trainer computed for {share('converting', 'training')} {of_time}"
+            return (
+                f"It is trainer-bound: the trainer computed for {share('converting', 'training')} {of_time}"
+            )
         case "sync":
             return f"It is sync-bound: weights were on their way to the engines for {share('weight_sync')} {of_time}"
         case "evaluation":
@@ -89,7 +91,10 @@ def _where(reading: Reading) -> str:
     queue = f" ({percent(shares['queue'])} in the queue)" if shares["queue"] >= 0.005 else ""
     parts = [
         (outside, f"{percent(outside)} of their time in the environment"),
-        (shares["llm"] + shares["queue"], f"{percent(shares['llm'] + shares['queue'])} at the engines{queue}"),
+        (
+            shares["llm"] + shares["queue"],
+            f"{percent(shares['llm'] + shares['queue'])} at the engines{queue}",
+        ),
     ]
     return f"; trajectories spent {' and '.join(text for _, text in sorted(parts, reverse=True))}"
 

@@ -1,4 +1,4 @@
-"""What devices did: their use over time by pool, and their seconds by pool, phase and cause as the metrics count them."""
+"""What devices did: their use over time, and their seconds by pool, phase and cause as the metrics count them."""
 
 from __future__ import annotations
 

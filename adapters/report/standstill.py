@@ -77,7 +77,9 @@ def find_standstills(history: History, report: StallReport, now_ns: int) -> list
 def together(standstills: Iterable[Standstill]) -> list[Interval]:
     """Return the parts of all, those that overlap as one."""
     merged: list[Interval] = []
-    for one in sorted((piece for still in standstills for piece in still.pieces), key=lambda one: one.from_ns):
+    for one in sorted(
+        (piece for still in standstills for piece in still.pieces), key=lambda one: one.from_ns
+    ):
         if merged and one.from_ns <= merged[-1].to_ns:
             merged[-1] = merged[-1]._replace(to_ns=max(merged[-1].to_ns, one.to_ns))
         else:

@@ -146,7 +146,11 @@ def test_looks_at_all_devices_of_a_pool_are_drawn_as_their_mean(told) -> None:
     """Samples that are taken together make one point; the controller's processor is no idle GPU."""
     log = told()
     log.tell(PhaseEntered(phase="training", step=0), 1)
-    for device, pool, use in (("cuda:0", "learner", 0.25), ("cuda:1", "learner", 0.75), ("cpu", "controller", 0.0)):
+    for device, pool, use in (
+        ("cuda:0", "learner", 0.25),
+        ("cuda:1", "learner", 0.75),
+        ("cpu", "controller", 0.0),
+    ):
         sample = DeviceSampled(
             device=device, pool=pool, utilization=use, memory_bytes=0, window_s=4, source="nvml"
         )

@@ -1,4 +1,4 @@
-"""The page and Prometheus never disagree: what the report says of phases, pools and devices is what the meter counts."""
+"""The page and Prometheus never disagree: the report says of phases, pools and devices what the meter counts."""
 
 from __future__ import annotations
 

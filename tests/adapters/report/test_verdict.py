@@ -104,12 +104,14 @@ def test_stalls_are_told_with_the_longest(reading) -> None:
     """Their number, and the sentence of the longest one."""
     read = reading("s03_floor_and_quarantine")
     stalled = judge(read).stalled
-    assert stalled.startswith(f"It stalled {len(read.stalls.intervals)} times; the longest time it stood still for ")
+    assert stalled.startswith(
+        f"It stalled {len(read.stalls.intervals)} times; the longest time it stood still for "
+    )
     assert "because env step of 2/0 hung for 5.0 s: trainer waits buffer_ready(0) <- group 2 " in stalled
 
 
 def test_a_stall_is_told_with_the_time_before_it_was_noticed(incident) -> None:
-    """A quarter of an hour in step 5 is told with what hung and the GPUs' idle seconds, though noticed after 11 minutes."""
+    """A quarter of an hour is told with what hung and the GPUs' idle seconds, though noticed after 11 minutes."""
     verdict = judge(incident("stall"))
     assert verdict.bound == "stall"
     stood = "It stood still for 72 % of the time after the start"
@@ -120,7 +122,7 @@ def test_a_stall_is_told_with_the_time_before_it_was_noticed(incident) -> None:
 
 @pytest.mark.parametrize(("name", "bound"), [("env_bound", "environment"), ("weight_sync", "sync")])
 def test_what_most_idle_device_seconds_waited_for_bounds_a_run(incident, name: str, bound: str) -> None:
-    """With samples it is the GPUs' time that counts: by the trainer's, which computes longer, weight_sync were not bound."""
+    """With samples it is the GPUs' time that counts; the trainer of weight_sync computes longer than it syncs."""
     read = incident(name)
     verdict = judge(read)
     assert verdict.bound == bound
