@@ -89,14 +89,11 @@ def _where(reading: Reading) -> str:
         return ""
     outside = shares["env_setup"] + shares["env"] + shares["reward"]
     queue = f" ({percent(shares['queue'])} in the queue)" if shares["queue"] >= 0.005 else ""
-    parts = [
-        (outside, f"{percent(outside)} of their time in the environment"),
-        (
-            shares["llm"] + shares["queue"],
-            f"{percent(shares['llm'] + shares['queue'])} at the engines{queue}",
-        ),
-    ]
-    return f"; trajectories spent {' and '.join(text for _, text in sorted(parts, reverse=True))}"
+    engine = shares["llm"] + shares["queue"]
+    parts = [(outside, "in the environment", ""), (engine, "at the engines", queue)]
+    (most, there, more), (least, elsewhere, also) = sorted(parts, reverse=True)
+    longer = f"{percent(most)} of their time {there}{more}"
+    return f"; trajectories spent {longer} and {percent(least)} {elsewhere}{also}"
 
 
 def _waited(reading: Reading, found: Lost) -> str:

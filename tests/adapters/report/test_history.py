@@ -101,6 +101,22 @@ def test_downtime_is_not_on_the_axis(told) -> None:
     assert (restart.at_ns, restart.down_s) == (10_000_000_000, 3600.0)
 
 
+def test_what_a_killed_run_was_doing_lasted_until_it_was_last_heard_of(told) -> None:
+    """A resume says when the process before was last alive; its phase and its engines' state count up to then."""
+    log = told()
+    log.tell(PhaseEntered(phase="training", step=0), 10)
+    heard = log.records[-1].mono + 3_000_000_000
+    log.tell(RunResumed(step=0, version=0, last_mono=heard), 3600)
+    log.tell(PhaseEntered(phase="generating", step=0), 5)
+    history = read_history(log.records)
+    counted = history.meter.snapshot(0).values
+    assert totals_s(history.phases) == {"starting": 15.0, "training": 3.0}
+    assert counted["rl_trainer_phase_seconds_total"]["training",] == 3.0
+    (down,) = totals_s(history.pool_until(history.end_ns)).values()
+    assert down == counted["rl_pool_state_seconds_total"]["engine", "down"] == 18.0
+    assert history.restarts[0].at_ns == 13_000_000_000
+
+
 def test_slowest_trajectories_are_few_and_include_what_still_runs(told) -> None:
     """Of a hundred attempts the slowest are kept, slowest first; the one in flight has taken its time until now."""
     log = told()
