@@ -22,7 +22,12 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise
-        raise MissingExtra(f"{error.name} is not installed: pip install 'eventrain[{extra}]'") from error
+        raise missing(error.name, extra) from error
+
+
+def missing(library: str, extra: str) -> MissingExtra:
+    """Return the error that says how to install `library`, which belongs to the optional part `extra`."""
+    return MissingExtra(f"{library} is not installed: pip install 'eventrain[{extra}]'")
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:

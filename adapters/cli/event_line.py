@@ -48,7 +48,12 @@ _COLOURS = {
 
 def kind_of(record: Record) -> str:
     """Return the kind of the record's event."""
-    return str(type(record.event).model_fields["kind"].default)
+    return kind_name(type(record.event))
+
+
+def kind_name(kind: type[Event]) -> str:
+    """Return the kind of all events of one class."""
+    return str(kind.model_fields["kind"].default)
 
 
 def event_line(record: Record, start_ts: int) -> str:

@@ -45,11 +45,11 @@ def report_command(run: Path, output: Path) -> None:
     """Write the report of a run."""
     folder = open_run(run)
     check_output(output)
-    for library in ("jinja2", "plotly"):  # before a long log is read
-        require(library, "view")
-    from ..report.page import page
+    from ..report.page import page, plotly_script
     from ..report.reading import read_run
 
+    require("jinja2", "view")  # before a long log is read
+    plotly_script()
     reading = read_run(folder)
     written = write_whole(output, page(reading))
     if reading.damage:

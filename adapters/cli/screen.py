@@ -13,15 +13,16 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from ...core.config import RunConfig
 from ...core.projections import View
 from ...events.bus import Bus
-from ..console import ProgressPanel, draw, live_panel
 from ..logging import EventLogger, configure
 from .unblocking_stream import UnblockingStream
+
+if TYPE_CHECKING:
+    from ..console import ProgressPanel
 
 BEHIND_MAX = 4096
 """Records that log lines may lag behind the run; more are skipped."""
@@ -88,6 +89,10 @@ class Screen:
     async def _open_panel(
         self, view: View, now_mono: Callable[[], int], stack: AsyncExitStack
     ) -> None:
+        from rich.console import Console  # here, as every other command starts faster without it
+
+        from ..console import ProgressPanel, draw, live_panel
+
         self._panel = ProgressPanel(view, self._config, str(self._path), now_mono)
         console = Console(file=self._stream, force_terminal=True)  # type: ignore[arg-type]
         live = stack.enter_context(live_panel(self._panel, console))

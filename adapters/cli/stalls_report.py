@@ -10,17 +10,27 @@ from typing import Any
 import click
 
 from ...core.config import RunConfig
-from ...core.projections import View
+from ...core.projections import Effect, View
 from ...core.stalls import ASLEEP_S, Stall, trainer_chain, verdict
 from ...core.watchdog import Watch
 from ...events.record import Record
-from ...events.types import RunFailed, RunFinished, RunResumed, RunStarted, StallCleared, StallDetected
-from .event_line import kind_of
+from ...events.types import (
+    Event,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StallCleared,
+    StallDetected,
+)
+from .event_line import kind_name, kind_of
 from .failures import BadInput
 from .quantities import clock_time, number, seconds
 
 LEARNER_BUSY = ("starting", "converting", "training", "weight_sync", "checkpoint")
 """Phases in which the learner is not idle."""
+_BEGINNINGS = {RunStarted, RunResumed}
+_ENDS = {StallDetected, StallCleared, RunFinished, RunFailed}
 
 
 @dataclass
@@ -41,6 +51,10 @@ class Interval:
     ended_kind: str = ""
     lost_s: float = 0.0
     """Idle device-seconds: engines by their share of free slots, and the learner while it waits."""
+    late: Effect | None = None
+    """What does not end, where that is the first cause."""
+    late_from_ns: int = 0
+    """When it began."""
 
 
 @dataclass
@@ -68,10 +82,12 @@ class StallReader:
 
     A log of before there was a watchdog is judged by the same verdicts, asked afterwards: wherever a second passed
     without an event.
+
+    With a `view` that somebody else folds, each record goes to `before`, to that view, and then to `after`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.view = View()
+    def __init__(self, path: Path, view: View | None = None) -> None:
+        self.view = View() if view is None else view
         self.watch = Watch(self.view)
         self.report = StallReport(path)
         self._open: list[Interval] = []
@@ -80,15 +96,25 @@ class StallReader:
         self._start_ts = 0
         self._offset_ns = 0  # from the monotonic clock to time since the start
         self._last: Record | None = None
-        self._kinds: list[str] = []  # of every record, to name the one that ended a stall
+        self._kinds: list[type[Event]] = []  # of every record, to name the one that ended a stall
         self._kinds_from = 0
 
     def apply(self, record: Record) -> None:
         """Fold one record."""
+        self.before(record)
+        self.view.apply(record)
+        self.after(record)
+
+    def before(self, record: Record) -> None:
+        """Count the time up to `record`; the view is still as the records before it left it."""
+        kind = type(record.event)
         if not self._kinds:
             self._kinds_from = record.seq
-        self._kinds.append(kind_of(record))
-        if isinstance(record.event, RunStarted):
+        self._kinds.append(kind)
+        if kind not in _BEGINNINGS:
+            if self._last is not None and (self._open or self._judging):
+                self._pass(self._last, record)
+        elif isinstance(record.event, RunStarted):
             self._config = RunConfig.model_validate(record.event.config)
             self._judging = "watchdog" not in record.event.config
             self._start_ts = record.ts
@@ -99,11 +125,12 @@ class StallReader:
             self._offset_ns = record.mono - (record.ts - self._start_ts)
             self._close(self._open[:], self._at(self._last or record), None)
             self.watch = Watch(self.view)
-        elif self._last is not None:
-            self._pass(self._last, record)
-        self.view.apply(record)
+
+    def after(self, record: Record) -> None:
+        """Take what `record` says of stalls; the view has folded it."""
         self.watch.apply(record)
-        self._take(record)
+        if self._judging or type(record.event) in _ENDS:
+            self._take(record)
         self._last = record
 
     def _at(self, record: Record) -> int:
@@ -130,24 +157,32 @@ class StallReader:
 
     def _begin(self, number_: int, stall: Stall) -> None:
         at = stall.since_ns - self._offset_ns
-        found = Interval(number_, stall.kind, at, stall.chain, stall.sentence, stall.first_cause, None)
+        self._add(Interval(number_, stall.kind, at, stall.chain, stall.sentence, stall.first_cause, None))
+
+    def _add(self, found: Interval) -> None:
+        cause = found.first_cause
+        if cause is not None:
+            effects = self.view.outstanding.open.values()
+            found.late = next((effect for effect in effects if effect.seq == cause), None)
+        if found.late is not None:
+            found.late_from_ns = found.late.since_ns - self._offset_ns
         self.report.intervals.append(found)
         self._open.append(found)
 
     def _take(self, record: Record) -> None:
         event, at = record.event, self._at(record)
         if isinstance(event, StallDetected):
-            found = Interval(
-                event.stall,
-                event.stall_kind,
-                at,
-                event.chain,
-                event.sentence,
-                event.first_cause,
-                record.seq,
+            self._add(
+                Interval(
+                    event.stall,
+                    event.stall_kind,
+                    at,
+                    event.chain,
+                    event.sentence,
+                    event.first_cause,
+                    record.seq,
+                )
             )
-            self.report.intervals.append(found)
-            self._open.append(found)
         elif isinstance(event, StallCleared):
             self._close([one for one in self._open if one.stall == event.stall], at, event.by)
         elif isinstance(event, RunFinished | RunFailed):
@@ -159,7 +194,7 @@ class StallReader:
     def _close(self, intervals: list[Interval], at: int, by: int | None) -> None:
         for interval in intervals:
             interval.to_ns, interval.ended_by = at, by
-            interval.ended_kind = "" if by is None else self._kinds[by - self._kinds_from]
+            interval.ended_kind = "" if by is None else kind_name(self._kinds[by - self._kinds_from])
             self._open.remove(interval)
 
     def finish(self, *, being_written: bool, now_ts: int) -> StallReport:

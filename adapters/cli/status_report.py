@@ -31,6 +31,8 @@ LIFE_WORDS: dict[Life, tuple[str, str]] = {
 }
 """How each is said, and its colour."""
 
+_TROUBLES = {CheckpointFailed, DeadlineExpired, InvariantBroken}
+
 
 @dataclass
 class RunStatus(RunFacts):
@@ -64,13 +66,14 @@ class RunStatus(RunFacts):
         """Fold one record."""
         super().apply(record)
         self.ledger.apply(record)
-        match record.event:
-            case CheckpointFailed():
-                self.checkpoints_failed += 1
-            case DeadlineExpired() as event:
-                self.expired[event.effect] += 1
-            case InvariantBroken() as event:
-                self.broken.append(event)
+        if type(record.event) in _TROUBLES:
+            match record.event:
+                case CheckpointFailed():
+                    self.checkpoints_failed += 1
+                case DeadlineExpired() as event:
+                    self.expired[event.effect] += 1
+                case InvariantBroken() as event:
+                    self.broken.append(event)
 
     @property
     def life(self) -> Life:

@@ -16,7 +16,6 @@ PHASES = {
     "checkpoint": "#D55E00",
 }
 POOL = {
-    "starting": PHASES["starting"],
     "serving": "#44AA99",
     "idle": "#BFC4CC",
     "draining": "#DDCC77",
@@ -24,6 +23,8 @@ POOL = {
     "down": "#AA4466",
 }
 STALL = "#EE3377"
+UNNOTICED = "#F6AFC9"
+"""Of the time in which a run stood still already, and nobody had noticed."""
 COMPONENTS = {
     "queue": "#AAAA00",
     "llm": "#77AADD",

@@ -49,6 +49,13 @@ class Curve:
         if len(values) >= KEPT:
             self._keep(thin(self.at_ns, values, KEPT // 2))
 
+    def set(self, at_ns: int, value: float) -> None:
+        """Append a point, or move the last one if it is of the same time."""
+        if self.at_ns and self.at_ns[-1] == at_ns:
+            self.values[-1] = value
+        else:
+            self.add(at_ns, value)
+
     def points(self, count_max: int = POINTS) -> tuple[list[int], list[float]]:
         """Return times and values of at most `count_max` points, with every lowest and highest one."""
         kept = thin(self.at_ns, self.values, count_max)

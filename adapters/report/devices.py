@@ -1,26 +1,18 @@
-"""What devices did: their use over time by pool, and their seconds by pool and phase, and by what they idled for."""
+"""What devices did: their use over time, and their seconds by pool, phase and cause as the metrics count them."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from .curves import Curve, Interval
+from ...events.types import DeviceSampled
+from ..telemetry.metrics.snapshot import Snapshot
+from .curves import Curve
 
-CAUSE_OF_PHASE = {
-    "starting": "starting",
-    "generating": "buffer_starvation",
-    "waiting_for_buffer": "buffer_starvation",
-    "converting": "converting",
-    "weight_sync": "weight_sync",
-    "eval": "eval",
-    "checkpoint": "checkpoint",
-    "training": "low_use",
-}
-"""Why a device of the learner idles, by the trainer's phase."""
 TOGETHER_NS = 50_000_000
 """Samples that are no further apart are of one look at all devices."""
+GPUS = ("engine", "learner", "shared")
+"""Pools whose idle seconds count as lost; the controller's processor is no device that waits for anything."""
 
 
 @dataclass
@@ -36,6 +28,22 @@ class Seconds:
         return self.busy / self.there if self.there else 0.0
 
 
+def seconds_by_phase(snapshot: Snapshot) -> dict[tuple[str, str], Seconds]:
+    """Return the device-seconds of a snapshot by pool and phase, over all devices of the pool."""
+    table: dict[tuple[str, str], Seconds] = {}
+    for (pool, phase, _), there in snapshot.values.get("rl_gpu_allocated_seconds_total", {}).items():
+        table.setdefault((pool, phase), Seconds()).there += there
+    for (pool, phase, _), busy in snapshot.values.get("rl_gpu_busy_seconds_total", {}).items():
+        table.setdefault((pool, phase), Seconds()).busy += busy
+    return table
+
+
+def idle_by_cause(snapshot: Snapshot) -> dict[tuple[str, str], float]:
+    """Return the idle device-seconds of a snapshot by pool and cause, those that there are."""
+    idle = snapshot.values.get("rl_gpu_idle_seconds_total", {})
+    return {(pool, cause): spent for (pool, cause), spent in idle.items() if spent > 0}
+
+
 @dataclass
 class _Look:
     """The samples of one pool that were taken together."""
@@ -46,104 +54,54 @@ class _Look:
 
 @dataclass
 class Devices:
-    """Device use, from samples that each tell of a window in the past.
-
-    A window that contains several phases is split at their boundaries, in proportion to the overlap.
-    """
+    """The use of devices over time, from samples that each tell of a window in the past."""
 
     use: dict[str, Curve] = field(default_factory=dict)
     """Mean use (0 to 1) of the devices of each pool."""
-    seconds: dict[tuple[str, str], Seconds] = field(default_factory=dict)
-    """By pool and phase."""
-    idle_s: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By pool and cause."""
+    idle: Curve = field(default_factory=Curve)
+    """Idle device-seconds of all GPUs since the start."""
     names: dict[str, set[str]] = field(default_factory=dict)
     """The devices of each pool."""
     sources: set[str] = field(default_factory=set)
     """Where the samples came from, as far as they say."""
     _looks: dict[str, _Look] = field(default_factory=dict)
+    _idle_s: float = 0.0
 
-    def sample(
-        self,
-        *,
-        device: str,
-        source: str,
-        pool: str,
-        use: float,
-        window: tuple[int, int],
-        phases: Iterable[Interval],
-        engine_causes: Iterable[Interval],
-    ) -> None:
-        """Count one sample: `device` was busy for the share `use` of `window` (from, to; nanoseconds)."""
-        self.names.setdefault(pool, set()).add(device)
-        if source:
-            self.sources.add(source)
+    def sample(self, event: DeviceSampled, now_ns: int) -> None:
+        """Take the sample of a window that ends at `now_ns`."""
+        pool, use = event.pool, min(1.0, max(0.0, event.utilization))
+        self.names.setdefault(pool, set()).add(event.device)
+        if event.source:
+            self.sources.add(event.source)
         look = self._looks.get(pool)
-        if look is None or window[1] - look.at_ns > TOGETHER_NS:
-            self._finish(pool)
-            look = self._looks[pool] = _Look(window[1], [])
+        if look is None or now_ns - look.at_ns > TOGETHER_NS:
+            self._draw(pool)
+            look = self._looks[pool] = _Look(now_ns, [])
         look.use.append(use)
-        for name, length_s in _overlaps(phases, window):
-            seconds = self.seconds.setdefault((pool, name), Seconds())
-            seconds.there += length_s
-            seconds.busy += length_s * use
-            if pool != "engine":
-                self._idle(pool, CAUSE_OF_PHASE.get(name, "low_use"), length_s * (1 - use))
-        if pool == "engine":
-            for cause, length_s in _overlaps(engine_causes, window):
-                self._idle(pool, cause, length_s * (1 - use))
+        if pool in GPUS:
+            self._idle_s += event.window_s * (1 - use)
+            self.idle.set(now_ns, self._idle_s)
 
     def finish(self) -> None:
         """Draw what the last look at each pool saw."""
         for pool in self._looks:
-            self._finish(pool)
+            self._draw(pool)
         self._looks.clear()
 
-    def _finish(self, pool: str) -> None:
+    def idle_s(self, from_ns: int, to_ns: int) -> float:
+        """Return the idle device-seconds of all GPUs in that time, as exact as the samples are long."""
+        return self._idle_until(to_ns) - self._idle_until(from_ns)
+
+    def _idle_until(self, at_ns: int) -> float:
+        at, values = self.idle.at_ns, self.idle.values
+        after = bisect_right(at, at_ns)
+        if after in (0, len(at)):
+            return values[-1] if after else 0.0
+        since, until = at[after - 1], at[after]
+        share = (at_ns - since) / (until - since)
+        return values[after - 1] + share * (values[after] - values[after - 1])
+
+    def _draw(self, pool: str) -> None:
         look = self._looks.get(pool)
         if look is not None:
             self.use.setdefault(pool, Curve()).add(look.at_ns, sum(look.use) / len(look.use))
-
-    def _idle(self, pool: str, cause: str, seconds: float) -> None:
-        totals: dict[tuple[str, str], float] = self.idle_s  # type: ignore[assignment]  # a Counter's values are ints
-        totals[pool, cause] = totals.get((pool, cause), 0.0) + seconds
-
-
-class Recent:
-    """The intervals of one kind, the open one included, and those that the next samples can still tell of."""
-
-    def __init__(self, kept: Callable[[Interval], None] | None = None) -> None:
-        self._kept = kept
-        self._ended: deque[Interval] = deque(maxlen=512)
-        self.name = ""
-        self.step = -1
-        self.since_ns = 0
-
-    def enter(self, name: str, at_ns: int, step: int = -1) -> None:
-        """End what holds and begin `name`."""
-        self.leave(at_ns)
-        self.name, self.step, self.since_ns = name, step, at_ns
-
-    def leave(self, at_ns: int) -> None:
-        """End what holds."""
-        if self.name and at_ns > self.since_ns:
-            ended = Interval(self.name, self.since_ns, at_ns, self.step)
-            self._ended.append(ended)
-            if self._kept is not None:
-                self._kept(ended)
-        self.name = ""
-
-    def newest_first(self, now_ns: int) -> Iterable[Interval]:
-        """Yield what holds now, and then what held before."""
-        if self.name:
-            yield Interval(self.name, self.since_ns, now_ns, self.step)
-        yield from reversed(self._ended)
-
-
-def _overlaps(newest_first: Iterable[Interval], window: tuple[int, int]) -> Iterable[tuple[str, float]]:
-    for one in newest_first:
-        if one.to_ns <= window[0]:
-            return
-        overlap = min(one.to_ns, window[1]) - max(one.from_ns, window[0])
-        if overlap > 0:
-            yield one.name, overlap / 1e9

@@ -23,7 +23,7 @@
   const config = { responsive: true, displaylogo: false, displayModeBar: false, showTips: false };
   for (const [name, figure] of Object.entries(figures)) {
     const layout = { ...figure.layout, template: template() };
-    if (narrow.matches) layout.margin = { ...layout.margin, l: 52, r: 6 };
+    if (narrow.matches) layout.margin = { ...layout.margin, r: 6 };
     if (coarse) layout.dragmode = false;
     Plotly.newPlot(frame(name), figure.data, layout, config);
   }

@@ -9,6 +9,7 @@ from typing import Any
 GAP_PX = 34
 TOP_PX = 14
 BOTTOM_PX = 48
+LEFT_PX = 62
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,13 @@ class Figure:
         inner = self.height_px - self._edges
         layout: dict[str, Any] = {
             "height": self.height_px,
-            "margin": {"l": 60, "r": 16, "t": self._top, "b": BOTTOM_PX},
+            "margin": {"l": LEFT_PX, "r": 16, "t": self._top, "b": BOTTOM_PX},
             "hovermode": self.hover,
             "hoversubplots": "axis" if self.hover != "closest" else "overlaying",
             "hoverlabel": {"align": "left", "namelength": -1},
             "dragmode": "zoom",
             "shapes": self.shapes,
-            "annotations": self.notes,
+            "annotations": [*self.notes, *self._titles(inner)],
             "xaxis": {
                 "title": {"text": self.x_title, "standoff": 8},
                 "anchor": f"y{len(self.panels)}" if len(self.panels) > 1 else "y",
@@ -140,7 +141,6 @@ class Figure:
             suffix = "" if number == 0 else str(number + 1)
             domain = [max(0.0, (top - panel.height_px) / inner), top / inner]
             layout[f"yaxis{suffix}"] = {
-                "title": {"text": panel.title, "standoff": 6},
                 "domain": domain,
                 "anchor": "x",
                 "zeroline": False,
@@ -150,6 +150,28 @@ class Figure:
             }
             top -= panel.height_px + GAP_PX
         return {"data": self.traces, "layout": layout, "link": self.link}
+
+    def _titles(self, inner_px: int) -> list[dict[str, Any]]:
+        """Return the titles of the panels, one below the other: an axis' own title moves with its figures."""
+        titles, top = [], inner_px
+        for panel in self.panels:
+            titles.append(
+                {
+                    "x": 0,
+                    "xref": "paper",
+                    "xshift": 9 - LEFT_PX,
+                    "y": (top - panel.height_px / 2) / inner_px,
+                    "yref": "paper",
+                    "xanchor": "center",
+                    "yanchor": "middle",
+                    "text": panel.title,
+                    "textangle": -90,
+                    "showarrow": False,
+                    "font": {"size": 12},
+                }
+            )
+            top -= panel.height_px + GAP_PX
+        return [title for title in titles if title["text"]]
 
 
 def line(x: Sequence[float], y: Sequence[float | None], colour: str, **more: Any) -> dict[str, Any]:

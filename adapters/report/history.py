@@ -6,18 +6,16 @@ All times are nanoseconds since the start of the run, without the time in which 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ...core.config import RunConfig
 from ...core.projections import Folded, View, on
 from ...events.record import Record
 from ...events.types import (
     BatchTaken,
-    Blocked,
     DeviceSampled,
     EngineLost,
     EnginePaused,
@@ -44,17 +42,13 @@ from ...events.types import (
     SyncAcknowledged,
     SyncFailed,
     SyncStarted,
-    Unblocked,
 )
+from ..telemetry.metrics.meter import Meter
 from .curves import Curve, Interval, gather
-from .devices import Devices, Recent
+from .devices import Devices
+from .lane import Lane
 from .rollouts import Rollouts
 from .troubles import Troubles
-
-PoolState = Literal["starting", "serving", "draining", "syncing", "idle", "down"]
-"""What the engines do as a whole: come up for the first time, answer calls, end those they have, take weights,
-nothing, or none of them is up any more."""
-
 
 WAITING = ("waiting_for_buffer", "generating")
 """Phases in which the trainer waits for groups."""
@@ -76,9 +70,13 @@ class Restart(NamedTuple):
 
 @dataclass
 class History(Folded):
-    """Everything that is drawn of a run. `view` is folded by whoever folds this, record by record before it."""
+    """Everything that is drawn of a run. `view` is folded by whoever folds this, record by record before it.
+
+    What the engines do, and why devices are idle, is what the run's metrics say.
+    """
 
     view: View = field(default_factory=View)
+    meter: Meter = field(default_factory=Meter)
     intervals_max: int | None = 100_000
     """Intervals of a kind that are kept at most; where there are more, short ones are gathered. None: keep all."""
     phases: list[Interval] = field(default_factory=list)
@@ -97,10 +95,8 @@ class History(Folded):
     """Slots of the engines that are up."""
     slots_used_s: float = 0.0
     slots_there_s: float = 0.0
-    gated_s: Counter[str] = field(default_factory=Counter)
-    """Seconds that the collector waited, by the edge that it waited for."""
-    waited_s: Counter[str] = field(default_factory=Counter)
-    """Seconds that the trainer waited for groups, by what the engines idled for meanwhile, or ``serving``."""
+    caused_s: dict[tuple[str, bool], float] = field(default_factory=dict)
+    """Seconds by why an engine's device would have been idle, and by whether the trainer waited for groups."""
     rollouts: Rollouts = field(default_factory=Rollouts)
     devices: Devices = field(default_factory=Devices)
     troubles: Troubles = field(default_factory=Troubles)
@@ -117,10 +113,9 @@ class History(Folded):
         self._last_ts = 0
         self._slots_since_ns = 0
         self._slots_now = (0, 0)
-        self._waited_since_ns = 0
-        self._phase = Recent(lambda ended: self._keep(self.phases, ended))
-        self._pool = Recent(lambda ended: self._keep(self.pool, ended))
-        self._engine_cause = Recent()
+        self._cause, self._cause_since_ns = "", 0
+        self._phase = Lane(lambda ended: self._keep(self.phases, ended))
+        self._pool = Lane(lambda ended: self._keep(self.pool, ended))
         self._routes: dict[type[Event], tuple[MethodType, ...]] = {}
         for part in (self, self.rollouts, self.troubles):
             for event, handler in part.handlers.items():
@@ -132,12 +127,29 @@ class History(Folded):
         kind = type(event)
         if kind is RunStarted:
             self._offset_ns = record.mono
-        elif kind is RunResumed:
+        elif type(event) is RunResumed:
+            self._interrupted(event)
             self._offset_ns = record.mono - self.end_ns
-        self.end_ns = max(self.end_ns, record.mono - self._offset_ns)
+        now_ns = record.mono - self._offset_ns
+        self.end_ns = max(self.end_ns, now_ns)
+        meter = self.meter
+        meter.apply(record)
         for handler in self._routes.get(kind, ()):
             handler(record, event)
+        if not meter.ended:
+            state, cause = meter.engines.clock.state, meter.idle.engine.value
+            if state != self._pool.name:
+                self._pool.enter(state, self.end_ns)
+            if cause != self._cause:
+                self._count_cause()
+                self._cause = cause
         self._last_ts = record.ts
+
+    def _interrupted(self, event: RunResumed) -> None:
+        """End what was open when the process before was last heard of."""
+        if not self.meter.ended and event.last_mono is not None:
+            self.end_ns = max(self.end_ns, self.at(event.last_mono))
+        self._stop()
 
     def _keep(self, intervals: list[Interval], ended: Interval) -> None:
         intervals.append(ended)
@@ -148,13 +160,21 @@ class History(Folded):
         """Return where the run's monotonic time `mono_ns`, of the present process, lies on the axis."""
         return mono_ns - self._offset_ns
 
+    def on_axis(self, wall_ns: int) -> int:
+        """Return where a time since the start by the clock on the wall lies on the axis, which has no downtimes."""
+        down_ns = 0
+        for restart in self.restarts:
+            if wall_ns - down_ns > restart.at_ns:
+                down_ns += min(round(restart.down_s * 1e9), wall_ns - down_ns - restart.at_ns)
+        return wall_ns - down_ns
+
     def phases_until(self, now_ns: int) -> list[Interval]:
         """Return the trainer's phases; the one that has not ended counts up to `now_ns`."""
-        return [*self.phases, *_open(self._phase, now_ns)]
+        return [*self.phases, *self._phase.open_until(now_ns)]
 
     def pool_until(self, now_ns: int) -> list[Interval]:
         """Return the states of the engine pool; the one that has not ended counts up to `now_ns`."""
-        return [*self.pool, *_open(self._pool, now_ns)]
+        return [*self.pool, *self._pool.open_until(now_ns)]
 
     def slots_use(self) -> float | None:
         """Return the share of the engines' slots that was used while they were up; None where no engine was."""
@@ -168,7 +188,6 @@ class History(Folded):
         for curve in (self.in_flight, self.buffered, self.calls, self.slots):
             curve.add(0, 0)
         self.capacity.add(0, RunConfig.model_validate(event.config).scheduler.buffer_or_default)
-        self._look(record, None)
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
@@ -180,18 +199,21 @@ class History(Folded):
         if event.config is not None:
             self.capacity.add(now, RunConfig.model_validate(event.config).scheduler.buffer_or_default)
         self._phase.enter("starting", now, event.step)
-        self._look(record, None)
+        self._count_slots()
 
     @on(RunFinished, RunFailed)
     def _ended(self, record: Record, event: RunFinished | RunFailed) -> None:
-        self._count_waited()
+        self._stop()
+
+    def _stop(self) -> None:
+        self._count_cause()
         self._phase.leave(self.end_ns)
         self._pool.leave(self.end_ns)
         self._count_slots()
 
     @on(PhaseEntered)
     def _phase_entered(self, record: Record, event: PhaseEntered) -> None:
-        self._count_waited()
+        self._count_cause()
         self._phase.leave(self.end_ns)
         if event.phase != "finished":
             self._phase.enter(event.phase, self.end_ns, event.step)
@@ -220,17 +242,12 @@ class History(Folded):
         groups = self.view.groups
         _step_to(self.in_flight, self.end_ns, groups.in_flight)
         _step_to(self.buffered, self.end_ns, groups.buffered)
-        self._look(record, None)
 
     # Engines
 
-    @on(LlmCallStarted, LlmCallFinished)
-    def _called(self, record: Record, event: Event) -> None:
-        self._count_slots()
-        if (self._slots_now[0] > 0) != (self._pool.name == "serving"):
-            self._look(record, None)
-
     @on(
+        LlmCallStarted,
+        LlmCallFinished,
         EngineUp,
         EnginePaused,
         EngineResumed,
@@ -240,23 +257,8 @@ class History(Folded):
         SyncAcknowledged,
         SyncFailed,
     )
-    def _look(self, record: Record, event: Event | None) -> None:
+    def _engines_changed(self, record: Record, event: Event) -> None:
         self._count_slots()
-        self._count_waited()
-        state = pool_state(self.view)
-        if state != self._pool.name:
-            self._pool.enter(state, self.end_ns)
-        cause = idle_cause(self.view, state)
-        if cause != self._engine_cause.name:
-            self._engine_cause.enter(cause, self.end_ns)
-
-    def _count_waited(self) -> None:
-        """Add the time since the last look to what the trainer waited for, if it did."""
-        if self._phase.name in WAITING:
-            waited: dict[str, float] = self.waited_s  # type: ignore[assignment]  # a Counter's values are ints to mypy
-            what = "serving" if self._pool.name == "serving" else self._engine_cause.name
-            waited[what] = waited.get(what, 0.0) + (self.end_ns - self._waited_since_ns) / 1e9
-        self._waited_since_ns = self.end_ns
 
     def _count_slots(self) -> None:
         """Integrate the use of the slots up to now, and look at it anew."""
@@ -272,32 +274,18 @@ class History(Folded):
             self.slots.add(self.end_ns, engines.slots)
         self._slots_now = (engines.busy, engines.slots)
 
-    # Waits and devices
+    # Devices
 
-    @on(Blocked)
-    def _blocked(self, record: Record, event: Blocked) -> None:
-        if event.waiter == "collector":
-            self._look(record, None)
-
-    @on(Unblocked)
-    def _unblocked(self, record: Record, event: Unblocked) -> None:
-        if event.waiter == "collector":
-            gated: dict[str, float] = self.gated_s  # type: ignore[assignment]  # a Counter's values are ints to mypy
-            gated[event.edge] = gated.get(event.edge, 0.0) + event.seconds
-            self._look(record, None)
+    def _count_cause(self) -> None:
+        """Add the time for which the engines' cause and the trainer's phase have held."""
+        key = self._cause, self._phase.name in WAITING
+        spent_s = (self.end_ns - self._cause_since_ns) / 1e9
+        self.caused_s[key] = self.caused_s.get(key, 0.0) + spent_s
+        self._cause_since_ns = self.end_ns
 
     @on(DeviceSampled)
     def _sampled(self, record: Record, event: DeviceSampled) -> None:
-        now = self.end_ns
-        self.devices.sample(
-            device=event.device,
-            source=event.source,
-            pool=event.pool,
-            use=event.utilization,
-            window=(max(0, now - round(event.window_s * 1e9)), now),
-            phases=self._phase.newest_first(now),
-            engine_causes=self._engine_cause.newest_first(now),
-        )
+        self.devices.sample(event, self.end_ns)
 
 
 def read_history(records: Iterable[Record]) -> History:
@@ -307,44 +295,6 @@ def read_history(records: Iterable[Record]) -> History:
         history.view.apply(record)
         history.apply(record)
     return history
-
-
-def pool_state(view: View) -> PoolState:
-    """Return what the engines do as a whole.
-
-    Weights that one engine takes while others answer do not stop the pool; it is 'syncing' when all that are up take
-    some, and 'draining' when all are paused and still have calls.
-    """
-    up = view.engines.up()
-    if not up:
-        return "down" if view.engines.by_name else "starting"
-    if all(engine.syncing_to is not None for engine in up):
-        return "syncing"
-    if all(engine.state == "paused" for engine in up):
-        return "draining" if view.engines.busy else "syncing"
-    return "serving" if view.engines.busy else "idle"
-
-
-def idle_cause(view: View, state: PoolState) -> str:
-    """Return why an engine's device would idle now."""
-    if state in ("down", "starting"):
-        return "fault" if state == "down" else "starting"
-    if state in ("syncing", "draining"):
-        return "weight_sync"
-    if view.groups.in_flight and state == "idle":
-        return "environment"  # what is in flight is there, and not at an engine
-    wait = view.waits.by_waiter.get("collector")
-    if wait is not None and wait.edge == "version":
-        return "staleness_gate"
-    if wait is not None and wait.edge == "permit" and not view.groups.in_flight:
-        return "backpressure"
-    return "low_use"
-
-
-def _open(recent: Recent, now_ns: int) -> list[Interval]:
-    if not recent.name or now_ns <= recent.since_ns:
-        return []
-    return [Interval(recent.name, recent.since_ns, now_ns, recent.step, open=True)]
 
 
 def _step_to(curve: Curve, at_ns: int, value: int) -> None:

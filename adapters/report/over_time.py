@@ -145,26 +145,27 @@ def _drawn(lane: str, one: Interval) -> _Drawn:
 
 
 def _stalls(figure: Figure, axis: TimeAxis, reading: Reading) -> None:
-    """Draw the stalls; their times are those of the wall, so what stood before a resume is moved back to the axis."""
+    """Draw the stalls, and before each for how long the run had stood still until it was noticed."""
     least_ns = reading.now_ns // 500  # or it would not be seen
-    pieces = []
-    for one in reading.stalls.intervals:
+    pieces, before = [], []
+    for still in reading.standstills:
+        one = still.stall
         to_ns = reading.stalls.end_ns if one.to_ns is None else one.to_ns
-        begin, end = _on_axis(reading, one.from_ns), _on_axis(reading, to_ns)
-        told = f"<b>{words(one.kind)}</b><br>{seconds((end - begin) / 1e9)}, from {clock_time(begin)}"
+        begin, end = reading.history.on_axis(one.from_ns), reading.history.on_axis(to_ns)
+        what = f"<b>{words(one.kind)}</b><br>"
+        why = f"<br>{still.hung}" if still.hung else ""
+        told = f"{what}{seconds((end - begin) / 1e9)}, from {clock_time(begin)}{why}"
         pieces.append(_Drawn(begin, max(end, begin + least_ns), told))
+        for piece in still.pieces:
+            if piece.from_ns < begin:
+                told = f"{what}stood still from {clock_time(piece.from_ns)}, not noticed yet{why}"
+                before.append(_Drawn(piece.from_ns, min(begin, piece.to_ns), told))
+    if before:
+        trace = _band(axis, "stalls", before, colours.UNNOTICED)
+        figure.add(0, trace, Key("stands still", colours.UNNOTICED, "unnoticed", of="stalls"))
     if pieces:
         trace = _band(axis, "stalls", pieces, colours.STALL)
-        figure.add(0, trace, Key("stalled", colours.STALL, "stall", of="stalls"))
-
-
-def _on_axis(reading: Reading, wall_ns: int) -> int:
-    """Return the place of a time since the start by the clock on the wall, on the axis without downtimes."""
-    down_ns = 0
-    for restart in reading.history.restarts:
-        if wall_ns - down_ns > restart.at_ns:
-            down_ns += min(round(restart.down_s * 1e9), wall_ns - down_ns - restart.at_ns)
-    return wall_ns - down_ns
+        figure.add(0, trace, Key("stall noticed", colours.STALL, "stall", of="stalls"))
 
 
 def _groups(figure: Figure, axis: TimeAxis, reading: Reading) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
-from ..wording import require
+from ..wording import missing, require
 from .by_step import components, learning
 from .over_time import over_time
 from .reading import Reading
@@ -25,7 +26,7 @@ _LINE_ENDS = {"\u2028": "\\u2028", "\u2029": "\\u2029"}
 def page(reading: Reading) -> str:
     """Return the whole page. Raises `MissingExtra` where plotly or jinja2 is not installed."""
     jinja2 = require("jinja2", "view")
-    plotly = require("plotly.offline", "view").get_plotlyjs()
+    plotly = plotly_script().read_text("utf-8")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -51,6 +52,17 @@ def page(reading: Reading) -> str:
             version=version("eventrain"),
         )
     )
+
+
+def plotly_script() -> Path:
+    """Return the file of plotly.js, without loading plotly, of which the page needs nothing else.
+
+    Raises `MissingExtra` where plotly is not installed.
+    """
+    found = find_spec("plotly")
+    if found is None or not found.submodule_search_locations:
+        raise missing("plotly", "view")
+    return Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
 
 
 def script_json(value: object) -> str:

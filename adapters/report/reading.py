@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ...core.config import RunConfig
@@ -14,8 +15,10 @@ from ...events.types import RunStarted
 from ..cli.failures import BadInput
 from ..cli.stalls_report import StallReader, StallReport
 from ..cli.status_report import RunStatus
-from .curves import totals_s
+from ..telemetry.metrics.snapshot import Snapshot
+from .devices import Seconds, idle_by_cause, seconds_by_phase
 from .history import History
+from .standstill import Standstill, find_standstills
 
 
 @dataclass
@@ -32,10 +35,31 @@ class Reading:
     damage: str = ""
     """Why the log could not be read to its end, empty when it could."""
 
+    @cached_property
+    def metrics(self) -> Snapshot:
+        """The run's metrics, as Prometheus has them at that moment."""
+        return self.history.meter.snapshot(self.status.now_mono)
+
     @property
     def phase_s(self) -> dict[str, float]:
         """Seconds that the trainer spent in each phase, the open one included."""
-        return totals_s(self.history.phases_until(self.now_ns))
+        spent = self.metrics.values.get("rl_trainer_phase_seconds_total", {})
+        return {phase: seconds for (phase,), seconds in spent.items() if seconds > 0}
+
+    @cached_property
+    def device_s(self) -> dict[tuple[str, str], Seconds]:
+        """Device-seconds by pool and phase; empty where no device was sampled."""
+        return seconds_by_phase(self.metrics)
+
+    @cached_property
+    def idle_s(self) -> dict[tuple[str, str], float]:
+        """Idle device-seconds by pool and cause."""
+        return idle_by_cause(self.metrics)
+
+    @cached_property
+    def standstills(self) -> list[Standstill]:
+        """What stood still in each stall, in their order."""
+        return find_standstills(self.history, self.stalls, self.now_ns)
 
 
 def read_run(folder: RunFolder, now_ts: int | None = None) -> Reading:
@@ -48,16 +72,17 @@ def read_run(folder: RunFolder, now_ts: int | None = None) -> Reading:
     being_written = folder.is_held()
     now_ts = time.time_ns() if now_ts is None else now_ts
     status = RunStatus(path=folder.path, now_ts=now_ts)
-    history, stalls, damage = History(status.view), StallReader(folder.path), ""
+    history, stalls, damage = History(status.view), StallReader(folder.path, status.view), ""
     try:
         for record in LogReader(folder.events).records():
             if status.started is None and not isinstance(record.event, RunStarted):
                 raise BadInput(
                     [f"{folder.path}: the log does not begin with run_started: it is no whole run"]
                 )
-            status.apply(record)
+            stalls.before(record)
+            status.apply(record)  # folds the view of all three
             history.apply(record)
-            stalls.apply(record)
+            stalls.after(record)
     except (LogDamaged, LogTooNew) as error:
         if status.started is None:
             raise

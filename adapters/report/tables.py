@@ -8,15 +8,16 @@ from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 from ...events.identity import run_id, trace_id
-from ..cli.quantities import clock_time, number, seconds
+from ..cli.quantities import clock_time, seconds
 from ..cli.run_facts import utc_text
 from . import colours
+from .bound_words import component_shares, percent
 from .colours import words
 from .reading import Reading
 from .rollouts import SLOWEST, Slow, is_evaluation
 from .settings import settings_rows
 from .troubles import Trouble
-from .verdict import component_shares, judge, percent
+from .verdict import judge
 
 Key = TypeVar("Key")
 
@@ -61,7 +62,7 @@ def facts(reading: Reading) -> dict[str, Any]:
         "stalls": _stalls(reading),
         "stalls_command": f"eventrain stalls {shlex.quote(str(reading.path))}",
         "stalls_more": max(0, len(reading.stalls.intervals) - STALLS),
-        "stalled_s": number(round(reading.stalls.lost_s, 1)),
+        "stalled_s": f"{reading.stalls.lost_s:,.1f}",
         "waiting": reading.stalls.waiting,
         "settings": settings_rows(reading.config),
     }
@@ -169,7 +170,7 @@ def _shares(spent: dict[str, float], palette: dict[str, str]) -> list[dict[str, 
 
 def _pools(reading: Reading) -> dict[str, Any] | None:
     """Return the use of devices by pool and phase; None where no device was sampled."""
-    table = reading.history.devices.seconds
+    table = reading.device_s
     if not table:
         return None
     phases = [phase for phase in colours.PHASES if any(phase == name for _, name in table)]
@@ -195,10 +196,10 @@ def _pools(reading: Reading) -> dict[str, Any] | None:
 
 
 def _idle(reading: Reading) -> list[tuple[str, str, str, str]]:
-    idle = {key: float(spent) for key, spent in reading.history.devices.idle_s.items()}
+    idle = reading.idle_s
     total = sum(idle.values())
     return [
-        (pool, words(cause), number(round(spent, 1)), percent(spent / total))
+        (pool, words(cause), f"{spent:,.1f}", percent(spent / total))
         for (pool, cause), spent in sorted(idle.items(), key=lambda item: -item[1])
         if spent >= 0.05
     ]
@@ -317,7 +318,7 @@ def _stalls(reading: Reading) -> list[dict[str, Any]]:
                 "from": clock_time(one.from_ns),
                 "lasted": seconds((to_ns - one.from_ns) / 1e9),
                 "end": end,
-                "lost": number(round(one.lost_s, 1)),
+                "lost": f"{one.lost_s:,.1f}",
                 "chain": [_short(link) for link in one.chain],
                 "cause": one.first_cause,
             }

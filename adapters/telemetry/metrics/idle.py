@@ -141,9 +141,10 @@ class Idle(Part):
         self._health = health
         self._tracks = {pool: Track("starting") for pool in ("learner", "engine", "shared")}
         self._tracks["controller"] = Track("low_use")
-        self._learner, self._engine, self._shared = (
+        self._learner, self.engine, self._shared = (
             self._tracks[pool] for pool in ("learner", "engine", "shared")
         )
+        """The causes of an engine's device; `value` is the one now."""
         self._straggles_ns: int | None = None  # when starvation becomes the oldest group's fault
 
     def shares(self, pool: str, begin_ns: int, end_ns: int) -> dict[str, float]:
@@ -163,8 +164,8 @@ class Idle(Part):
     )
     def _rollout(self, record: Record, event: Event) -> None:
         cause = self._of_engines()
-        if cause != self._engine.value:
-            self._engine.enter(cause, record.mono)
+        if cause != self.engine.value:
+            self.engine.enter(cause, record.mono)
             self._share(record.mono)
 
     @on(
@@ -200,12 +201,12 @@ class Idle(Part):
         now_ns = record.mono
         self._settle(now_ns)
         self._learner.enter(self._of_learner(now_ns), now_ns)
-        self._engine.enter(self._of_engines(), now_ns)
+        self.engine.enter(self._of_engines(), now_ns)
         self._share(now_ns)
 
     def _share(self, now_ns: int) -> None:
         waits = self._phases.clock.state not in _OF_PHASE
-        self._shared.enter((self._engine if waits else self._learner).value, now_ns)
+        self._shared.enter((self.engine if waits else self._learner).value, now_ns)
 
     def _settle(self, now_ns: int) -> None:
         """Enter what time alone has changed since the last event: the oldest group has become a straggler."""

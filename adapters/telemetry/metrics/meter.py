@@ -30,13 +30,13 @@ class Meter:
 
     def __init__(self) -> None:
         self._identity = Identity()
-        phases, engines, health, learning = Phases(), Engines(), Health(), Learning()
+        phases, self.engines, health, learning = Phases(), Engines(), Health(), Learning()
         rollouts, groups, dispatching = Rollouts(self._identity), Groups(self._identity), Dispatching()
-        idle = Idle(phases, engines, rollouts, groups, dispatching, learning, health)
+        self.idle = Idle(phases, self.engines, rollouts, groups, dispatching, learning, health)
         # What reads other parts comes behind them, so that it sees them after the same event.
         self._parts: tuple[Part, ...] = (
-            self._identity, phases, engines, rollouts, groups, dispatching, learning, health, idle,
-            Devices(phases, idle),
+            self._identity, phases, self.engines, rollouts, groups, dispatching, learning, health, self.idle,
+            Devices(phases, self.idle),
         )  # fmt: skip
         self._routes: dict[type[Event], tuple[MethodType, ...]] = {}
         for part in self._parts:

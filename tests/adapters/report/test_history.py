@@ -12,7 +12,6 @@ from eventrain.events.types import (
     DeviceSampled,
     EngineUp,
     EnvStepFinished,
-    LearnerUp,
     LlmCallFinished,
     LlmCallStarted,
     PhaseEntered,
@@ -102,6 +101,22 @@ def test_downtime_is_not_on_the_axis(told) -> None:
     assert (restart.at_ns, restart.down_s) == (10_000_000_000, 3600.0)
 
 
+def test_what_a_killed_run_was_doing_lasted_until_it_was_last_heard_of(told) -> None:
+    """A resume says when the process before was last alive; its phase and its engines' state count up to then."""
+    log = told()
+    log.tell(PhaseEntered(phase="training", step=0), 10)
+    heard = log.records[-1].mono + 3_000_000_000
+    log.tell(RunResumed(step=0, version=0, last_mono=heard), 3600)
+    log.tell(PhaseEntered(phase="generating", step=0), 5)
+    history = read_history(log.records)
+    counted = history.meter.snapshot(0).values
+    assert totals_s(history.phases) == {"starting": 15.0, "training": 3.0}
+    assert counted["rl_trainer_phase_seconds_total"]["training",] == 3.0
+    (down,) = totals_s(history.pool_until(history.end_ns)).values()
+    assert down == counted["rl_pool_state_seconds_total"]["engine", "down"] == 18.0
+    assert history.restarts[0].at_ns == 13_000_000_000
+
+
 def test_slowest_trajectories_are_few_and_include_what_still_runs(told) -> None:
     """Of a hundred attempts the slowest are kept, slowest first; the one in flight has taken its time until now."""
     log = told()
@@ -143,25 +158,22 @@ def test_turns_join_the_answer_and_the_step_that_it_led_to(told) -> None:
     assert slow.turns_more == 5
 
 
-def test_device_seconds_are_split_where_phases_change(told) -> None:
-    """A window over two phases counts for both by its overlap, and idles for the cause of each."""
+def test_looks_at_all_devices_of_a_pool_are_drawn_as_their_mean(told) -> None:
+    """Samples that are taken together make one point; the controller's processor is no idle GPU."""
     log = told()
-    log.tell(LearnerUp(version=0, parameters=1, device="cuda:0"), 1)
-    log.tell(PhaseEntered(phase="waiting_for_buffer", step=0), 1)
-    log.tell(PhaseEntered(phase="training", step=0), 3)
-    sample = DeviceSampled(
-        device="cuda:0", pool="learner", utilization=0.25, memory_bytes=0, window_s=4, source="nvml"
-    )
-    log.tell(sample, 1)
+    log.tell(PhaseEntered(phase="training", step=0), 1)
+    for device, pool, use in (
+        ("cuda:0", "learner", 0.25),
+        ("cuda:1", "learner", 0.75),
+        ("cpu", "controller", 0.0),
+    ):
+        sample = DeviceSampled(
+            device=device, pool=pool, utilization=use, memory_bytes=0, window_s=4, source="nvml"
+        )
+        log.tell(sample, 4 if device == "cuda:0" else 0.001)
     devices = read_history(log.records).devices
     devices.finish()
-    waiting, training = (
-        devices.seconds["learner", "waiting_for_buffer"],
-        devices.seconds["learner", "training"],
-    )
-    assert (waiting.there, waiting.busy) == pytest.approx((3.0, 0.75))
-    assert (training.there, training.busy) == pytest.approx((1.0, 0.25))
-    assert devices.idle_s["learner", "buffer_starvation"] == pytest.approx(2.25)
-    assert devices.idle_s["learner", "low_use"] == pytest.approx(0.75)
-    assert devices.use["learner"].values == [0.25]
+    assert devices.use["learner"].values == [0.5]
+    assert devices.names == {"learner": {"cuda:0", "cuda:1"}, "controller": {"cpu"}}
+    assert devices.idle_s(1_000_000_000, 6_000_000_000) == pytest.approx(4.0)
     assert devices.sources == {"nvml"}

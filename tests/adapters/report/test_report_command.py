@@ -111,8 +111,9 @@ def test_a_resume_is_marked_where_the_run_goes_on(simulated, page_of) -> None:
     """The time axis has a line with the downtime, which is cut out of it."""
     folder = simulated("s05_resume_with_a_warm_buffer")
     page = page_of(folder)
-    (note,) = figures_of(page)["time"]["layout"]["annotations"]
-    assert note["text"] == "resumed at step 3, 5.0 s down"
+    notes = [note["text"] for note in figures_of(page)["time"]["layout"]["annotations"]]
+    assert notes[0] == "resumed at step 3, 5.0 s down"
+    assert notes[1:] == ["groups", "slots"]  # the titles of the panels
     assert "The time in which the run was stopped is cut out." in words_of(page)
 
 
