@@ -46,7 +46,8 @@ class Telemetry:
         self._run = run
         self._folder = folder
         self._lines = bus.subscribe(ACTOR)
-        self._metrics: LiveMetrics | None = LiveMetrics(section, run.ports.clock)
+        metrics = LiveMetrics(section, run.ports.clock)
+        self._metrics = metrics if metrics.wanted else None
         self._trackers: Trackers | None = None
         self._traces: TraceFollower | None = None
         self._samplers: list[tuple[Part, DeviceSampler | LoopLagSampler]] = [

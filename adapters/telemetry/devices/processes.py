@@ -7,6 +7,7 @@ child used between the last sample and its end is not counted: nobody can ask an
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,10 @@ from .source import Pool, Reading, SourceAbsent
 
 TICK_S = 0.01
 """The kernel counts CPU time in steps of this size, so a short window may seem to have more of it than there was."""
+
+SCAN_S = 5.0
+"""Seconds between two looks at the machine's table of processes, which costs more than all else of a sample. What a new
+child used until it is found counts in the window in which it is."""
 
 Owner = tuple[int, float]
 """Process id and time of creation: together they are never used twice."""
@@ -59,6 +64,9 @@ class ProcessSource:
         self._carried_s: dict[str, float] = {}  # by device: what the last window could not hold
         self._opened = False
         self._total_bytes = 0
+        self._trees: dict[str, list[Any]] = {}
+        self._roots: dict[int, str] = {}
+        self._scanned_at = -math.inf
 
     def open(self) -> None:
         """Begin the first window. Raises `SourceAbsent` without psutil."""
@@ -72,8 +80,8 @@ class ProcessSource:
 
     def sample(self) -> list[Reading]:
         """Return a reading of each watched process that is there."""
-        trees = self._trees()
         now = self._now()
+        trees = self._known_trees(now)
         window_s, self._since = now - self._since, now
         used: dict[Owner, float] = {}
         readings: list[Reading] = []
@@ -116,9 +124,15 @@ class ProcessSource:
         known = self._used_s.get(owner, self._used_before_s.get(owner))
         return known if known is not None else 0.0 if self._opened else seconds
 
-    def _trees(self) -> dict[str, list[Any]]:
-        """Return the processes by the device that they belong to, from one look at the machine's table of them."""
+    def _known_trees(self, now: float) -> dict[str, list[Any]]:
+        """Return the processes by the device that they belong to, as of the last look that is recent enough."""
         roots = {pid: watched.device for watched in self._watched if (pid := watched.pid()) is not None}
+        if roots != self._roots or now - self._scanned_at >= SCAN_S:
+            self._trees, self._roots, self._scanned_at = self._scanned(roots), roots, now
+        return self._trees
+
+    def _scanned(self, roots: dict[int, str]) -> dict[str, list[Any]]:
+        """Look at the machine's table of processes once."""
         found: dict[int, Any] = {}
         ours_first = sorted(roots, key=lambda pid: pid != os.getpid())  # it mostly has all others below it
         for pid in ours_first:

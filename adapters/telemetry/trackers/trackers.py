@@ -59,13 +59,13 @@ class Trackers:
     def apply(self, record: Record) -> None:
         """Take the next record into account, and hand on the steps that are complete with it."""
         self._fold(record)
-        resumed = isinstance(record.event, RunResumed)
-        for row in self._figures.take():
+        if self._figures.rows:
+            for row in self._figures.take():
+                for feed in self._feeds:
+                    feed.log(row)
+        if type(record.event) is RunResumed:
             for feed in self._feeds:
-                feed.log(row)
-        if resumed:
-            for feed in self._feeds:
-                feed.rewind(record.event.step)  # type: ignore[attr-defined]
+                feed.rewind(record.event.step)
 
     def take_reports(self) -> list[Event]:
         """Return what the log should be told since the last call: what does not work, and what was lost."""
