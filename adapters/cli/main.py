@@ -52,6 +52,12 @@ Look at a run, going on or ended:
   eventrain frontier RUN            what other policies would make of it
   eventrain whatif RUN --set ...    what other settings would make of it
 \b
+Show it to other tools:
+  eventrain telemetry init DIR      what Prometheus, Grafana and Jaeger need to know
+  eventrain export openmetrics RUN FILE   its metrics with their times, for Prometheus
+  eventrain export traces RUN       its traces, to Jaeger or to a file
+  eventrain export perfetto RUN FILE      all of it on one time axis
+\b
 Look after its log, or go another way from a checkpoint:
   eventrain log verify RUN          check it, with its payloads and checkpoints
   eventrain log redact RUN --out NEW   a copy for a bug report
