@@ -210,14 +210,27 @@ def engine_lines(now: Shown, width: int, height: int) -> list[Line]:
         lines.append(line)
     if not lines:
         lines.append(text(("no engine is up yet", "bright_black")))
-    for device in now.devices:
-        memory = size(device.memory_bytes)
-        if device.memory_total_bytes:
-            memory += f"/{size(device.memory_total_bytes)}"
-        line = text(f"{device.name} ", (f"{device.pool:<10} ", "bright_black"))
-        line.append_text(gauge(device.utilization, max(3, min(12, width - 34)), "cyan"))
-        lines.append(line.append(f" {percent(device.utilization)} {memory}"))
+    lines += device_lines(now, width)
     return [Line(line) for line in lines]
+
+
+def device_lines(now: Shown, width: int) -> list[Text]:
+    """Return the devices with their use and memory; all of its memory where there is room to say it."""
+    names = [
+        text(device.name) if device.name.startswith("cpu:") else text(f"{device.name} ", (device.pool, "bright_black"))
+        for device in now.devices  # the name of a process says whose it is
+    ]
+    name_width = max((name.cell_len for name in names), default=0)
+    lines = []
+    for device, name in zip(now.devices, names, strict=True):
+        name.append(" " * (name_width - name.cell_len + 1))
+        name.append_text(gauge(device.utilization, max(3, min(12, width - name_width - 16)), "cyan"))
+        name.append(f" {percent(device.utilization):>5} {size(device.memory_bytes)}")
+        total = f"/{size(device.memory_total_bytes)}" if device.memory_total_bytes else ""
+        if name.cell_len + len(total) <= width:
+            name.append(total)
+        lines.append(name)
+    return lines
 
 
 def part_lines(now: Shown, width: int, height: int, *, plain: bool = False) -> list[Line]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from eventrain.adapters.cli.run_facts import RunFacts
 from eventrain.adapters.top.drawing import (
+    device_lines,
     engine_lines,
     flying_lines,
     group_lines,
@@ -17,7 +20,7 @@ from eventrain.adapters.top.drawing import (
     trainer_lines,
     wrapped,
 )
-from eventrain.adapters.top.model import Shown, shown
+from eventrain.adapters.top.model import Device, Shown, shown
 from eventrain.adapters.top.plot import area, columns
 from eventrain.adapters.top.recent import Recent
 from eventrain.adapters.top.widgets import head, keys
@@ -55,6 +58,18 @@ def test_panels_that_do_not_scroll_keep_to_their_height(busy) -> None:
         for panel in (trainer_lines, reward_lines, group_lines, part_lines):
             for height in range(1, 9):
                 assert len(panel(now, 36, height)) <= height
+
+
+@pytest.mark.parametrize("width", [34, 36, 47, 60])
+@pytest.mark.parametrize("name", ["cuda:0", "cpu:controller", "10.0.0.7/gpu0"])
+def test_a_device_keeps_to_its_line(busy, name: str, width: int) -> None:
+    """Use and memory are whole at every width; all memory there is, and whose it is, where there is room."""
+    device = Device(name, "controller", 1.0, 472_000_000, 25_000_000_000, 0.0)
+    now = replace(states(busy, 29)[-1], devices=(device,))
+    (line,) = device_lines(now, width)
+    assert line.cell_len <= max(width, len(name) + 32)
+    assert "100 % 472 MB" in line.plain
+    assert line.plain.count("controller") == 1 or name != "cpu:controller"
 
 
 def test_shares_of_a_bar_fill_it_and_are_told_apart_without_colours() -> None:
