@@ -317,9 +317,10 @@ out in three ways, with the same values:
 
 The first two need `pip install 'eventrain[telemetry]'`. All three carry the label `run`, the run's id
 (`demo-20261201-015541`); no series has the number of a trajectory, group, step or prompt in its labels, so their number
-does not grow with the run. Intervals that are still open count up to the moment of the scrape, so a stall is seen as it
-grows, and the page answers while the event loop hangs. Phases are of one snapshot: in every scrape exactly one of them
-is 1. Counters begin with the first event of the log and go on after a resume; what a resume rolls back is not
+does not grow with the run. Intervals that are still open count up to the newest event on disk, and a sample of a device
+or of the event loop's lag is one every few seconds, so a stall is seen as it grows. The page answers while the loop
+hangs. Phases are of one snapshot: in every scrape exactly one of them is 1. Counters begin with the first event of the
+log and go on after a resume, also after a kill: what a page has shown is in the log. What a resume rolls back is not
 subtracted. The time between a crash and the resume counts for nothing. A fork goes on from its parent's counts, under
 its own id.
 

@@ -11,13 +11,16 @@ is counted, as events too, so that the log has the whole truth about its own tel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import structlog
 
 from ...core.failures import one_line
 from ...core.run import Run
+from ...events.errors import LogWriteError
 from ...events.folder import RunFolder
 from ...events.reader import LogReader
 from ...events.record import Record
@@ -30,6 +33,8 @@ from .trackers import Trackers
 ACTOR = "telemetry"
 REPORT_S = 1.0
 """Seconds between two looks at what has failed or was dropped."""
+DURABLE_S = 2.0
+"""How long the last events may take to the disk before they are left out."""
 CLOSE_S = 8.0
 """How long the last metrics, traces and figures may take once the run has ended."""
 
@@ -45,7 +50,10 @@ class Telemetry:
         section, unsaved_max = config.telemetry, config.log.unsaved_max
         self._run = run
         self._folder = folder
+        self._first_seq = bus.next_seq
+        """Of this life of the run: what comes before it is the past."""
         self._lines = bus.subscribe(ACTOR)
+        self._waiting: deque[Record] = deque()  # published, and not on disk yet
         metrics = LiveMetrics(section, run.ports.clock)
         self._metrics = metrics if metrics.wanted else None
         self._trackers: Trackers | None = None
@@ -71,58 +79,89 @@ class Telemetry:
 
         Never raises but when cancelled, which leaves unsent what is unsent.
         """
-        first_seq = self._run.bus.next_seq
         try:
             async with asyncio.TaskGroup() as parts:
-                beside = [parts.create_task(self._report(), name="telemetry reports")]
+                beside = [parts.create_task(self._kept("metrics", self._report), name="telemetry reports")]
                 if self._run.config.telemetry.otlp_endpoint is not None:
-                    following = self._kept("traces", self._follow(first_seq))
-                    beside.append(parts.create_task(following, name="telemetry traces"))
+                    beside.append(parts.create_task(self._kept("traces", self._follow), name="telemetry traces"))
                 for part, sampler in self._samplers:
-                    beside.append(parts.create_task(self._kept(part, sampler.run()), name=f"telemetry {part}"))
-                await self._fold(first_seq)
+                    beside.append(parts.create_task(self._kept(part, sampler.run), name=f"telemetry {part}"))
+                await self._kept("trackers", self._fold)
                 for task in beside:
                     task.cancel()
         finally:
             self._lines.close()
-        await self._close()
+        await self._kept("trackers", self._close)
 
-    async def _fold(self, first_seq: int) -> None:
-        """Fold what the run publishes until its bus is closed; what it goes on with is folded first."""
+    async def _fold(self) -> None:
+        """Fold what the run publishes, as soon as it is on disk, until its bus is closed.
+
+        What never reaches the disk has not happened: a counter that had it would go back at the resume, and Prometheus
+        would take that for a reset.
+        """
+        bus = self._run.bus
+        begun = False
         async for batch in self._lines:
-            if self._trackers is None:
-                self._begin(first_seq)
-            assert self._trackers is not None
-            self._measure(batch)
+            if not begun:
+                await self._begin()
+                begun = True
+            self._waiting += batch
+            self._take_durable()
+        with suppress(TimeoutError, LogWriteError):
+            async with asyncio.timeout(DURABLE_S):
+                await bus.durable(bus.next_seq - 1)
+        self._take_durable()
+
+    def _take_durable(self) -> None:
+        batch, durable = [], self._run.bus.durable_seq
+        while self._waiting and self._waiting[0].seq <= durable:
+            batch.append(self._waiting.popleft())
+        if not batch:
+            return
+        self._measure(batch)
+        if self._trackers is not None:
             for record in batch:
                 self._trackers.apply(record)
 
-    def _begin(self, first_seq: int) -> None:
-        """Start the parts that need to know which run this is: its first event is folded by now."""
+    async def _begin(self) -> None:
+        """Start the parts that need to know which run this is: its first event is folded by now.
+
+        In a thread: the past is read, libraries are loaded, and a port is bound.
+        """
+        try:
+            self._trackers = await asyncio.to_thread(self._made)
+        except Exception as error:  # noqa: BLE001 - reported; the run does not depend on it
+            for part in ("trackers", "metrics") if self._metrics is not None else ("trackers",):
+                self._failed(part, error)
+            self._metrics = None
+        if self._metrics is not None and self._metrics.port is not None:
+            host = self._run.config.telemetry.prometheus_host
+            shown = f"[{host}]" if ":" in host else host
+            structlog.get_logger().info("metrics_served", url=f"http://{shown}:{self._metrics.port}/metrics")
+
+    def _made(self) -> Trackers:
         config = self._run.config
-        past = self._past(first_seq) if first_seq else ()
-        self._trackers = Trackers(
+        past = self._past() if self._first_seq else ()
+        trackers = Trackers(
             config.telemetry, self._folder.path, self._run.view.identity.run, config, past
         )
         if self._metrics is not None:
             self._metrics.start()
-            if self._metrics.port is not None:
-                url = f"http://{config.telemetry.prometheus_host}:{self._metrics.port}/metrics"
-                structlog.get_logger().info("metrics_served", url=url)
+        return trackers
 
-    async def _follow(self, first_seq: int) -> None:
+    async def _follow(self) -> None:
         """Have a process follow the log, and tell what it says. Cancelling leaves the process for `_close`."""
         section = self._run.config.telemetry
         self._traces = await TraceFollower.start(
-            self._folder.path, section, since_seq=first_seq, close_s=CLOSE_S
+            self._folder.path, section, since_seq=self._first_seq, close_s=CLOSE_S
         )
         async for report in self._traces.reports():
             self._publish(report)
 
-    def _past(self, first_seq: int) -> Iterator[Record]:
+    def _past(self) -> Iterator[Record]:
         """Yield the log that the run goes on with, for the trackers, and fold it into the metrics on the way."""
         for _, records in LogReader(self._folder.events).frames():
-            batch = [record for record in records if record.seq < first_seq]
+            batch = [record for record in records if record.seq < self._first_seq]
             if not batch:
                 return
             self._measure(batch)
@@ -138,10 +177,10 @@ class Telemetry:
             self._metrics = None
             self._failed("metrics", error)
 
-    async def _kept(self, part: Part, work: Coroutine[Any, Any, None]) -> None:
+    async def _kept(self, part: Part, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do `work`; whatever it raises ends this part of the telemetry alone."""
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001 - reported; the run does not depend on it
             self._failed(part, error)
 

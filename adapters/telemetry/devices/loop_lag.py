@@ -12,7 +12,7 @@ from ....events.types import LOOP_LAG_BOUNDS_S, LoopLagSampled
 from .sampler import ACTOR, is_over
 
 TIMER_S = 0.1
-WINDOW_S = 10.0
+WINDOW_S = 5.0
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Lags:
 
 
 class LoopLagSampler:
-    """Sets a timer every 100 ms and publishes every 10 s how late they were, in the loop's own time."""
+    """Sets a timer every 100 ms and publishes every 5 s how late they were, in the loop's own time."""
 
     def __init__(self, bus: Bus, view: View, *, unsaved_max: int = 4096) -> None:
         self._bus = bus

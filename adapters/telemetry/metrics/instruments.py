@@ -31,6 +31,7 @@ from opentelemetry.sdk.metrics.export import (
     MetricReader,
     MetricsData,
     PeriodicExportingMetricReader,
+    Sum,
 )
 from opentelemetry.sdk.metrics.export import Metric as ExportedMetric
 from opentelemetry.sdk.resources import Resource
@@ -71,7 +72,10 @@ class Collections:
             return data
         resource, *others = data.resource_metrics
         scope, *scopes = resource.scope_metrics
-        metrics = [*scope.metrics, *_histograms(snapshot, self._utc_ns())]
+        metrics = [
+            *(_since(metric, snapshot.started_ts) for metric in scope.metrics),
+            *_histograms(snapshot, self._utc_ns()),
+        ]
         full = replace(resource, scope_metrics=[replace(scope, metrics=metrics), *scopes])
         return replace(data, resource_metrics=[full, *others])
 
@@ -151,6 +155,14 @@ def _observer(metric: Metric, collections: Collections) -> Callable[[CallbackOpt
 def attributes(metric: Metric, run: str, labels: Labels) -> dict[str, str]:
     """Return a series' labels by name, `run` first."""
     return {"run": run, **dict(zip(metric.labels, labels, strict=True))}
+
+
+def _since(metric: ExportedMetric, started_ts: int) -> ExportedMetric:
+    """Return a counter as one that began with the run: it holds what all lives of the run have counted."""
+    if not isinstance(metric.data, Sum):
+        return metric
+    points = [replace(point, start_time_unix_nano=started_ts) for point in metric.data.data_points]
+    return replace(metric, data=replace(metric.data, data_points=points))
 
 
 def _histograms(snapshot: Snapshot, now_ts: int) -> list[ExportedMetric]:

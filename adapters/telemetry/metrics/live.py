@@ -1,8 +1,11 @@
 """The metrics of a run that goes on: folded as its events come, read by whoever asks.
 
 The event loop never waits here. A batch of records is put down, and folded at once unless somebody is just taking a
-snapshot, who then folds it first. A page that is asked for while the loop hangs is made by its own thread, with the
-open intervals up to that moment: a stall is seen as it grows.
+snapshot, who then folds it first. A page that is asked for while the loop hangs is made by its own thread.
+
+Open intervals count up to the newest event that was folded, not up to the clock: what a page has shown is in the log,
+so no counter goes back when the run is killed and resumed. The samples of devices and of the event loop's lag are
+events too, so during a stall, when nothing else happens, the open intervals still grow every few seconds.
 """
 
 from __future__ import annotations
