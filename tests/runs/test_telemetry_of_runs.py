@@ -162,15 +162,22 @@ def test_counters_go_on_where_a_killed_run_stopped(tmp_path: Path) -> None:
     """After a kill and a resume the page counts all steps of both lives, as the fold of the whole log does."""
     path = tmp_path / "run"
     first = Running(["demo", "--run-dir", path], [*SMALL, "telemetry.prometheus_port=0"])
+    page = first.line("metrics_served")["url"]
     first.line("step_completed", step=STEPS // 2)
+    shown = read(page)
     first.process.send_signal(signal.SIGKILL)
     first.ended()
     before = len(of(log_of(path), StepCompleted))
     second = Running(["run", "--resume", path], [])
     page = second.line("metrics_served")["url"]
+    again_shown = read(page)
     second.line("step_completed", step=STEPS - 2)
     seen = read(page)
     assert second.ended() == 0
+    counters = [key for key in shown if key[0].endswith(("_total", "_bucket", "_count", "_sum"))]
+    assert len(counters) > 100
+    back = {key: (shown[key], again_shown.get(key)) for key in counters if again_shown.get(key, -1.0) < shown[key]}
+    assert not back, "a counter that goes back is a reset to Prometheus, which adds all of it again"
     log = log_of(path)
     (steps,) = [value for (name, _), value in seen.items() if name == "rl_steps_total"]
     resumed_at = next(record.seq for record in log if isinstance(record.event, RunResumed))

@@ -170,12 +170,12 @@ class LiveMetrics:
     # In any thread
 
     def snapshot(self) -> Snapshot:
-        """Return all values now, open intervals included; also while the event loop hangs."""
+        """Return all values as of the newest event, open intervals included; also while the event loop hangs."""
         with self._folding:
             self._fold()
             if self._defect:
                 return Snapshot()
-            return self._meter.snapshot(self._clock.mono_ns())
+            return self._meter.snapshot(self._meter.last_mono)
 
     def close(self, deadline_s: float) -> None:
         """Push once more, end the page, and end all threads; takes about `deadline_s` seconds at most."""

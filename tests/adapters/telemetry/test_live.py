@@ -62,6 +62,7 @@ def conduct(
     past: list[Record] | None = None,
     *,
     stop_at: int = STEPS + 1,
+    step_s: float = 0.01,
     at_end: Callable[[Telemetry], None] = lambda telemetry: None,
 ) -> RunOutcome:
     """Run beside its telemetry, or go on where `past` ends, and stop once `stop_at` steps are trained."""
@@ -69,7 +70,7 @@ def conduct(
     ports = Ports(
         clock=clock,
         engines=[SimulatedEngine("engine-0", clock, seconds=lambda request: 0.002)],
-        learner=SimulatedLearner(clock, seconds=0.01, start_s=0.0),
+        learner=SimulatedLearner(clock, seconds=step_s, start_s=0.0),
         environments=lambda: SimulatedEnvironment(clock, seconds=0.001),
         prompts=NumberedPrompts(100),
         renderer=SimulatedRenderer(),
@@ -186,7 +187,8 @@ def test_a_defect_of_the_telemetry_is_told_and_the_run_completes(
         monkeypatch.setattr(live.Trackers, "apply", fail)
     else:
         monkeypatch.setattr(LiveMetrics, "take_reports", fail)
-    assert conduct(folder, config, past).outcome == "completed"
+    # Long enough for libraries to be loaded and for the report to be made.
+    assert conduct(folder, config, past, step_s=0.5).outcome == "completed"
     monkeypatch.undo()
     log = log_of(folder)
     assert isinstance(log[-1].event, RunFinished)

@@ -24,6 +24,7 @@ from eventrain.core.config import TelemetrySection
 from eventrain.events.types import (
     EnvStepStarted,
     LlmCallStarted,
+    LoopLagSampled,
     PhaseEntered,
     TelemetryDegraded,
     TrajectoryFailed,
@@ -157,8 +158,8 @@ def test_each_scrape_is_of_one_moment() -> None:
         assert sum(phases) == 1
 
 
-def test_the_page_answers_while_the_event_loop_hangs() -> None:
-    """Without any more events the open phase goes on, scrape by scrape."""
+def test_open_intervals_grow_with_every_event_and_not_with_the_clock() -> None:
+    """While nothing reaches the log nothing is counted that a kill would take back; one sample of anything is enough."""
     told = phased_run(1, finish=False)
     told.publish("trainer", PhaseEntered(phase="waiting_for_buffer", step=1))
     clock = end(told)
@@ -166,6 +167,10 @@ def test_the_page_answers_while_the_event_loop_hangs() -> None:
     with serving(told.records, clock) as live:
         first = samples(page(live))[key]
         clock.seconds += 600
+        assert samples(page(live))[key] == first
+        told.after(600)
+        lag = LoopLagSampled(window_s=5.0, counts=(50, *[0] * 11), sum_s=0.0, max_s=0.0)
+        live.apply_batch([told.publish("telemetry", lag)])
         assert samples(page(live))[key] == pytest.approx(first + 600)
 
 
