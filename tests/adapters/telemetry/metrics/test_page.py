@@ -159,7 +159,7 @@ def test_each_scrape_is_of_one_moment() -> None:
 
 
 def test_open_intervals_grow_with_every_event_and_not_with_the_clock() -> None:
-    """While nothing reaches the log nothing is counted that a kill would take back; one sample of anything is enough."""
+    """While nothing reaches the log nothing is counted that a kill would take back; any sample is enough."""
     told = phased_run(1, finish=False)
     told.publish("trainer", PhaseEntered(phase="waiting_for_buffer", step=1))
     clock = end(told)
