@@ -86,11 +86,11 @@ def traces_command(
 
     folder = open_run(run)
     # The lock first: a run that ends between the two looks has its last event in the log by then.
-    cut = truncate_open or not folder.is_held()
+    gone = not folder.is_held()
     records, count = _whole(folder, run), Count()
     first = next(records)
     builder = TraceBuilder(_sampling(first.event, share, slowest))
-    spans = _spans(builder, first, records, cut=cut)
+    spans = _spans(builder, first, records, cut=truncate_open or gone, gone=gone)
     if otlp is not None:
         _send(otlp, spans, count)
         where = otlp
@@ -125,12 +125,14 @@ def _sampling(event: Any, share: float | None, slowest: int | None) -> Sampling 
     )
 
 
-def _spans(builder: TraceBuilder, first: Record, rest: Iterable[Record], *, cut: bool) -> Iterator[Span]:
+def _spans(
+    builder: TraceBuilder, first: Record, rest: Iterable[Record], *, cut: bool, gone: bool
+) -> Iterator[Span]:
     yield from builder.apply(first)
     for record in rest:
         yield from builder.apply(record)
     if cut:
-        yield from builder.cut()
+        yield from builder.cut(gone=gone)
 
 
 def _batches(spans: Iterable[Span], count: Count) -> Iterator[list[Span]]:

@@ -74,7 +74,8 @@ class TraceBuilder:
         self._clock = UtcClock()
         self._groups = Groups(sampling or Sampling(), self._out, held_max)
         self._steps = Steps(self._groups, self._out)
-        self._last = (-1, 0)
+        self._before = self._last = (-1, 0)
+        """Seq and time of the last two records."""
         self._closed = True
         self._parts = self._wired()
 
@@ -91,7 +92,7 @@ class TraceBuilder:
     def apply(self, record: Record) -> list[Span]:
         """Fold one record and return the spans that are finished by it; mostly none."""
         now_ns = self._clock.at(record)
-        self._last = record.seq, now_ns
+        self._before, self._last = self._last, (record.seq, now_ns)
         part = self._parts.get(type(record.event))
         if part is None:
             return []
@@ -102,13 +103,14 @@ class TraceBuilder:
         self._out.clear()
         return finished
 
-    def cut(self) -> list[Span]:
+    def cut(self, *, gone: bool = True) -> list[Span]:
         """Return copies of all that is open after the last record, for a log that ends here. Changes nothing.
 
-        Nothing where the run has ended: its end has closed all.
+        With `gone` the run's process is, and the copies are the ones that a resume would give; else it goes on, and
+        what is open will still end. Nothing where the run has ended: its end has closed all.
         """
         if not self._closed:
-            self._snapshot(*self._last)
+            self._snapshot(*self._last, gone=gone)
         finished = self._out[:]
         self._out.clear()
         return finished
@@ -162,7 +164,7 @@ class TraceBuilder:
         if self.origin is None:
             return
         if not self._closed:
-            self._abandon(record.seq, now_ns)
+            self._abandon(*self._before)  # as of the last that was heard of that life, like who read the log then
         if event.config is not None:
             self._configure(event.config)
         self._enter(went_on(self.origin, self._config, event, record.ts), record.seq, now_ns, event.step)
@@ -185,15 +187,15 @@ class TraceBuilder:
     def _stalled(self, record: Record, now_ns: int, event: StallDetected) -> None:
         self._snapshot(record.seq, now_ns)
 
-    def _snapshot(self, seq: int, now_ns: int) -> None:
-        self._groups.snapshot(seq, now_ns)
-        self._steps.snapshot(seq, now_ns)
+    def _snapshot(self, seq: int, now_ns: int, *, gone: bool = False) -> None:
+        self._groups.snapshot(seq, now_ns, gone=gone)
+        self._steps.snapshot(seq, now_ns, gone=gone)
 
     def _ended(self, record: Record, now_ns: int, event: RunFinished | RunFailed) -> None:
         self._abandon(record.seq, now_ns)
-        self._groups.snapshot(record.seq, now_ns)
         self._closed = True
 
     def _abandon(self, seq: int, now_ns: int) -> None:
-        self._groups.abandon(seq, now_ns)
-        self._steps.abandon(seq, now_ns)
+        self._snapshot(seq, now_ns, gone=True)
+        self._groups.forget(now_ns)
+        self._steps.forget()

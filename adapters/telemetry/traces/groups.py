@@ -347,8 +347,8 @@ class Groups:
 
     # What is open
 
-    def snapshot(self, seq: int, now_ns: int) -> None:
-        """Send copies of all trees that are open, as far as they have come.
+    def snapshot(self, seq: int, now_ns: int, *, gone: bool = False) -> None:
+        """Send copies of all trees that are open, as far as they have come; `gone` says that their process is.
 
         What runs is sent whatever it was drawn for: it is part of what stands still, or was lost.
         """
@@ -358,20 +358,16 @@ class Groups:
                 continue
             for one in group.attempts:
                 if one.ended is None or group.drawn or group.kept or one.failed:
-                    self._copy(one, seq, now_ns, group.stay, gone=False)
+                    tree, opened = one.open_tree(now_ns, group.stay)
+                    self.out += truncated(one.origin.run, tree, opened, seq, gone=gone and one.ended is None)
 
-    def _copy(self, one: Attempt, seq: int, now_ns: int, stay: Stay | None, *, gone: bool) -> None:
-        tree, opened = one.open_tree(now_ns, stay)
-        self.out += truncated(one.origin.run, tree, opened, seq, gone=gone)
-
-    def abandon(self, seq: int, now_ns: int) -> None:
-        """Close what ran in a process that is gone: its attempts are open for ever."""
+    def forget(self, now_ns: int) -> None:
+        """Drop what ran in a process that is gone: it never ends."""
         for one in self.running.values():
             group = self.live[_key(one.trajectory, one.group)]
             group.running -= 1
             if group.let_go:
                 continue
-            self._copy(one, seq, now_ns, None, gone=True)
             group.attempts.remove(one)
             self.held -= 1 + len(one.children)
         self.running.clear()

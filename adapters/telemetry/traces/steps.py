@@ -287,9 +287,8 @@ class Steps:
         tree = [self._root(step, now_ns), *step.children, *parts]
         self.out += truncated(self.origin.run, tree, frozenset(opened), seq, gone=gone)
 
-    def abandon(self, seq: int, now_ns: int) -> None:
-        """Close the step that a process which is gone left open."""
-        self.snapshot(seq, now_ns, gone=True)
+    def forget(self) -> None:
+        """Drop the step that a process which is gone left open."""
         self._step = None
 
 

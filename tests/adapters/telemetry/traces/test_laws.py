@@ -8,9 +8,10 @@ import pytest
 from trace_logs import attributes, chaos, spans_of, traced
 
 from eventrain.adapters.telemetry.traces.builder import TraceBuilder
+from eventrain.adapters.telemetry.traces.origin import UtcClock
 from eventrain.adapters.telemetry.traces.otlp import encoded
 from eventrain.adapters.telemetry.traces.sampling import Sampling
-from eventrain.events.types import TrajectoryCompleted, TrajectoryFailed
+from eventrain.events.types import RunResumed, TrajectoryCompleted, TrajectoryFailed
 
 ALL = Sampling(1.0, 2)
 WORLDS = pytest.mark.parametrize("seed", range(14))
@@ -144,3 +145,18 @@ def test_nothing_is_held_after_a_run() -> None:
             builder.apply(record)
         if run.outcome == "completed":
             assert builder.held == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_sent_of_a_killed_run_is_part_of_what_is_sent_after_its_resume(seed: int) -> None:
+    """Whoever exports between the kill and the resume, or followed the log until then, has no span too many.
+
+    Copies of what was open then end with the last that was heard of that life, not with the resume.
+    """
+    records = chaos(seed, killing=True).records
+    places = [place for place, record in enumerate(records) if isinstance(record.event, RunResumed)]
+    after = set(spans_of(records, ALL))
+    for place in places:
+        before = spans_of(records[:place], ALL)
+        assert set(before) <= after
+        assert max(span.end_ns for span in before) <= UtcClock().at(records[place - 1])
