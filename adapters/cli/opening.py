@@ -31,6 +31,8 @@ def first_record(records: Iterable[Record], path: Path) -> Record:
     """Return the first of `records`. Raises `BadInput` when the log is still empty."""
     for record in records:
         return record
+    if any(segment.stat().st_size for segment in (path / "events").glob("*.jsonl.zst")):
+        raise BadInput([f"{path}: nothing of the log can be read: its first write is not whole"])
     raise BadInput([f"{path}: the log is empty: the run has not begun yet"])
 
 

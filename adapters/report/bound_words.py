@@ -105,7 +105,7 @@ def _waited(reading: Reading, found: Lost) -> str:
 def _idle(reading: Reading) -> str:
     there = sum(one.there for (pool, _), one in reading.device_s.items() if pool in GPUS)
     idle = sum(spent for (pool, _), spent in reading.idle_s.items() if pool in GPUS)
-    return f"GPUs were idle for {idle:,.0f} of {there:,.0f} device-seconds"
+    return f"devices were idle for {idle:,.0f} of {there:,.0f} device-seconds"
 
 
 def _slots(reading: Reading) -> str:

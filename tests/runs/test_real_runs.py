@@ -212,9 +212,9 @@ def test_no_process_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "eventrain.adapters.cli", "demo", "--run-dir", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        for line in process.stderr:
-            if '"step_completed"' in line:
-                break
+        steps = (line for line in process.stderr if '"step_completed"' in line)
+        next(steps)
+        next(steps)  # by now the first one is on disk
         listed = subprocess.run(
             ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True, timeout=20
         )

@@ -115,7 +115,7 @@ def test_a_stall_is_told_with_the_time_before_it_was_noticed(incident) -> None:
     verdict = judge(incident("stall"))
     assert verdict.bound == "stall"
     stood = "It stood still for 72 % of the time after the start"
-    assert verdict.bounded == f"{stood}; GPUs were idle for 2,966 of 3,682 device-seconds."
+    assert verdict.bounded == f"{stood}; devices were idle for 2,966 of 3,682 device-seconds."
     longest = "It stood still for 14:46 in step 5, because env step of 21/1 hung for 15:00"
     assert verdict.stalled.startswith(f"{longest}; 2,615 device-seconds were idle meanwhile: trainer waits ")
 
@@ -128,7 +128,7 @@ def test_what_most_idle_device_seconds_waited_for_bounds_a_run(incident, name: s
     assert verdict.bound == bound
     idle = sum(read.idle_s.values())
     share = idle_seconds(read)[bound] / idle
-    assert f"GPUs were idle for {idle:,.0f} of " in verdict.bounded
+    assert f"devices were idle for {idle:,.0f} of " in verdict.bounded
     assert f"device-seconds, {percent(share)} of them for " in verdict.bounded
 
 
