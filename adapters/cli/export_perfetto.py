@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ...events.errors import LogDamaged, LogTooNew
-from ..telemetry.perfetto.export import SLOTS_MAX, TraceExport
+from ..telemetry.perfetto import SLOTS_MAX
 from .debug_option import debug_option
 from .failures import BadInput, CommandFailed
 from .opening import first_record, open_run, reader_of
@@ -39,6 +39,8 @@ def export_perfetto(run: Path, file: Path, force: bool, slots_max: int) -> None:
     Example:
       eventrain export perfetto runs/demo demo.pftrace
     """
+    from ..telemetry.perfetto.export import TraceExport  # no other command needs it
+
     folder = open_run(run)
     records = reader_of(folder).records()
     _check(file, force)

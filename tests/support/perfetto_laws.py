@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from perfetto_traces import ReadTrace
 
+from eventrain.adapters.telemetry.perfetto import SLOTS_MAX
 from eventrain.adapters.telemetry.perfetto.clock import TraceClock
-from eventrain.adapters.telemetry.perfetto.export import SLOTS_MAX, TraceExport
+from eventrain.adapters.telemetry.perfetto.export import TraceExport
 from eventrain.core.projections import View
 from eventrain.events.record import Record
 from eventrain.events.types import (

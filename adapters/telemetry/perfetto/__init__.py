@@ -1,1 +1,4 @@
 """A run as a Perfetto trace: lanes of slices, counters, and arrows from what was generated to what trained it."""
+
+SLOTS_MAX = 512
+"""Lanes for attempts in flight unless somebody asks for more."""

@@ -13,6 +13,7 @@ from ....core.projections import Engines, Folded, Groups, Trainer
 from ....events.identity import run_id
 from ....events.record import Record
 from ....events.types import Event, RunResumed, RunStarted
+from . import SLOTS_MAX
 from .buffer_tracks import BufferTracks
 from .clock import TraceClock
 from .engine_tracks import EngineTracks
@@ -20,9 +21,6 @@ from .flows import Flows
 from .rollout_tracks import RolloutTracks
 from .trace_file import Told, TraceFile
 from .trainer_tracks import TrainerTracks
-
-SLOTS_MAX = 512
-"""Lanes for attempts in flight unless somebody asks for more."""
 
 _INTERRUPTED: Told = {"interrupted": True}
 _OPEN: Told = {"open": True}
