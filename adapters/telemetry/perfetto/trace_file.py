@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 from ...wording import require
+from . import MADE_BY
 
 SCHEMA = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
 PACKETS_PER_WRITE = 512
 MAIN_SEQUENCE = 1
-MADE_BY = "eventrain export perfetto"
-"""Stands at the beginning of every trace, as what is said of its process."""
 
 Told = Mapping[str, Any]
 """What is said of a slice or an instant: numbers, texts, truths, or tuples of texts; None is left out."""
