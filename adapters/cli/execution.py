@@ -30,7 +30,6 @@ from ...events.record import Record
 from ...events.types import Event
 from ..garbage import settle
 from ..simulated.foresight import refusal
-from ..telemetry.live import CLOSE_S, Telemetry
 from .config_file import changed_config
 from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput, CommandFailed
 from .program import program
@@ -40,8 +39,8 @@ from .screen import Screen
 LAST_LINES_S = 2.0
 """How long the screen may take to show the last events of a run that has ended."""
 
-TELEMETRY_S = CLOSE_S + 2
-"""How long the telemetry may take to hand over what is left of it."""
+TELEMETRY_MORE_S = 2.0
+"""What the telemetry gets on top of its own deadline to hand over what is left of it."""
 
 EXTRAS = {"torch": "torch", "transformers": "torch", "safetensors": "torch", "numpy": "torch"}
 """Libraries that a run may miss, and the extra that brings them."""
@@ -197,6 +196,8 @@ def _conducted(
 
 async def _supervised(run: Run, screen: Screen, folder: RunFolder) -> RunOutcome:
     """Run with signals connected, and the screen and the telemetry beside it. Cancelling cancels the run."""
+    from ..telemetry.live import CLOSE_S, Telemetry  # what does not run a run starts without it
+
     stop = asyncio.Event()
     telemetry = Telemetry(run, folder)
     with _signals(stop, screen):
@@ -207,7 +208,7 @@ async def _supervised(run: Run, screen: Screen, folder: RunFolder) -> RunOutcome
             run.bus.close()
             await asyncio.wait({showing}, timeout=LAST_LINES_S)
             showing.cancel()
-            await asyncio.wait({telling}, timeout=TELEMETRY_S)
+            await asyncio.wait({telling}, timeout=CLOSE_S + TELEMETRY_MORE_S)
             telling.cancel()
     return outcome
 

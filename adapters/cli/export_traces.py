@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +17,7 @@ from ..wording import require
 from .debug_option import debug_option
 from .failures import BadInput, CommandFailed
 from .opening import first_record, open_run, reader_of
+from .writing import Output, force_option, write_whole
 
 if TYPE_CHECKING:
     # Loaded by who exports: every other command starts without it.
@@ -28,19 +30,27 @@ BATCH = 512
 RETRY_S = 10.0
 """How long a receiver that has answered before is tried: somebody waits."""
 
+SPANS = Output(
+    "traces export",
+    "traces.jsonl",
+    lambda head: head.startswith(b'{"resourceSpans":') and b'"stringValue":"eventrain"' in head,
+)
+STDOUT = Path("-")
+
 
 class Count:
     """What was written."""
 
     def __init__(self) -> None:
         self.spans = 0
-        self.traces: set[bytes] = set()
+        self.trees = 0
+        """Attempts and steps; traces, but for trajectories that were tried again, which have a tree for each try."""
 
     def add(self, spans: Iterable[Span]) -> None:
         """Count `spans`."""
         for span in spans:
             self.spans += 1
-            self.traces.add(span.trace_id)
+            self.trees += not span.parent
 
 
 @click.command("traces", short_help="Send or write the run's traces, for Jaeger and the like.")
@@ -64,6 +74,7 @@ class Count:
 @click.option(
     "--truncate-open", is_flag=True, help="Of a run that goes on, also what is open, cut off where the log ends now."
 )
+@force_option
 @debug_option
 def traces_command(
     run: Path,
@@ -72,6 +83,7 @@ def traces_command(
     share: float | None,
     slowest: int | None,
     truncate_open: bool,
+    force: bool,
 ) -> None:
     """Make the traces of a run from its log, and send them to a receiver or write them to a file.
 
@@ -79,12 +91,15 @@ def traces_command(
     links to what it consumed. Ids are functions of the log: sending twice, or after the run itself has sent, adds
     nothing. Always traced, whatever the share: what failed or was evicted, the slowest of each step, and the group
     that a step waited for last. FILE opens in Jaeger's web page by drag and drop; '-' is standard output.
+    An earlier export at FILE is replaced, any other file only with --force.
     """
     if (otlp is None) == (jsonl is None):
         raise BadInput(["give --otlp URL or --jsonl FILE, one of the two"])
     from ..telemetry.traces.builder import TraceBuilder
 
     folder = open_run(run)
+    if jsonl is not None and jsonl != STDOUT:
+        SPANS.check(jsonl, force=force)
     # The lock first: a run that ends between the two looks has its last event in the log by then.
     gone = not folder.is_held()
     records, count = _whole(folder, run), Count()
@@ -99,7 +114,7 @@ def traces_command(
         _write(jsonl, spans, count)
         where = str(jsonl)
     let_go = f"; {builder.let_go} more waited too long for their group's end" if builder.let_go else ""
-    text = f"{where}: {count.spans} spans in {len(count.traces)} traces of run {_run_of(builder)}{let_go}"
+    text = f"{where}: {count.spans} spans in {count.trees} trees of run {_run_of(builder)}{let_go}"
     click.echo(text, err=where == "-")
 
 
@@ -151,7 +166,10 @@ def _batches(spans: Iterable[Span], count: Count) -> Iterator[list[Span]]:
 def _write(path: Path, spans: Iterable[Span], count: Count) -> None:
     from ..telemetry.traces import otlp_json
 
-    with click.open_file(str(path), "wb") as file:
+    opened: AbstractContextManager[IO[Any]] = (
+        click.open_file("-", "wb") if path == STDOUT else write_whole(path)
+    )
+    with opened as file:
         for batch in _batches(spans, count):
             file.write(otlp_json.line(batch))
 

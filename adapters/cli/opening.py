@@ -31,9 +31,14 @@ def first_record(records: Iterable[Record], path: Path) -> Record:
     """Return the first of `records`. Raises `BadInput` when the log is still empty."""
     for record in records:
         return record
+    raise nothing_to_read(path)
+
+
+def nothing_to_read(path: Path) -> BadInput:
+    """Return what to say of the run in folder `path`, in whose log no event can be read."""
     if any(segment.stat().st_size for segment in (path / "events").glob("*.jsonl.zst")):
-        raise BadInput([f"{path}: nothing of the log can be read: its first write is not whole"])
-    raise BadInput([f"{path}: the log is empty: the run has not begun yet"])
+        return BadInput([f"{path}: nothing of the log can be read: its first write is not whole"])
+    return BadInput([f"{path}: the log is empty: the run has not begun yet"])
 
 
 def _is_run(path: Path) -> bool:

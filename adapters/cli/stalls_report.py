@@ -24,7 +24,7 @@ from ...events.types import (
     StallDetected,
 )
 from .event_line import kind_name, kind_of
-from .failures import BadInput
+from .opening import nothing_to_read
 from .quantities import clock_time, number, seconds
 
 LEARNER_BUSY = ("starting", "converting", "training", "weight_sync", "checkpoint")
@@ -201,7 +201,7 @@ class StallReader:
         """Return the report. `being_written` says that a process holds the run's lock, at UTC `now_ts`."""
         report, last = self.report, self._last
         if last is None or self._config is None:
-            raise BadInput([f"{report.path}: the log is empty: the run has not begun yet"])
+            raise nothing_to_read(report.path)
         ended = isinstance(last.event, RunFinished | RunFailed)
         report.ended = kind_of(last) if ended else ""
         report.live = not ended and being_written

@@ -16,7 +16,7 @@ from ...core.config import RunConfig
 from ...core.projections.accounting import Ledger
 from ...events.record import Record
 from ...events.types import CheckpointFailed, DeadlineExpired, InvariantBroken, RunFailed, RunFinished
-from .failures import BadInput
+from .opening import nothing_to_read
 from .quantities import bar, number, seconds, size, sparkline, table
 from .run_facts import RunFacts, utc_text
 
@@ -58,7 +58,7 @@ class RunStatus(RunFacts):
         for record in records:
             status.apply(record)
         if status.started is None:
-            raise BadInput([f"{path}: the log is empty: the run has not begun yet"])
+            raise nothing_to_read(path)
         status.alive = status.ended is None and being_written
         return status
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
-from ...events.identity import run_id, trace_id
+from ...events.identity import trace_id
 from ..cli.quantities import clock_time, seconds
 from ..cli.run_facts import utc_text
 from . import colours
@@ -39,7 +39,7 @@ def facts(reading: Reading) -> dict[str, Any]:
     """Return everything that the page says in words and tables, by the name that the template has for it."""
     status, history = reading.status, reading.history
     assert status.started is not None
-    identity = _identity(reading)
+    identity = reading.status.view.identity.run
     return {
         "name": status.started.run,
         "id": identity,
@@ -66,13 +66,6 @@ def facts(reading: Reading) -> dict[str, Any]:
         "waiting": reading.stalls.waiting,
         "settings": settings_rows(reading.config),
     }
-
-
-def _identity(reading: Reading) -> str:
-    status = reading.status
-    assert status.started is not None
-    forks = [restart.ts for restart in reading.history.restarts if restart.forked_from]
-    return run_id(status.started.run, forks[-1] if forks else status.started_ts)
 
 
 def _header(reading: Reading) -> list[tuple[str, str]]:

@@ -17,14 +17,18 @@ class Identity(Folded):
     name: str = ""
     run: str = ""
     """The id; empty before the first event."""
+    started_ts: int = 0
+    """UTC nanoseconds at which it began: of a fork, at which it was forked."""
 
     @on(RunStarted)
     def _started(self, record: Record, event: RunStarted) -> None:
-        self.name, self.run = event.run, run_id(event.run, record.ts)
+        self._begin(event.run, record.ts)
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
         if event.forked_from:
-            if event.config is not None:
-                self.name = str(event.config["run"]["name"])
-            self.run = run_id(self.name, record.ts)
+            renamed = None if event.config is None else event.config.get("run", {}).get("name")
+            self._begin(self.name if renamed is None else str(renamed), record.ts)
+
+    def _begin(self, name: str, ts: int) -> None:
+        self.name, self.run, self.started_ts = name, run_id(name, ts), ts

@@ -19,6 +19,21 @@ FORBIDDEN_CALLS = {
     "os.urandom": "chance comes through ports",
     "os.getpid": "identity comes through ports",
 }
+NOT_FOR_HELP = (
+    "opentelemetry",
+    "textual",
+    "plotly",
+    "jinja2",
+    "perfetto",
+    "google.protobuf",
+    "eventrain.adapters.telemetry.live",
+    "eventrain.adapters.telemetry.metrics",
+    "eventrain.adapters.telemetry.perfetto.export",
+    "eventrain.adapters.telemetry.traces",
+    "eventrain.adapters.telemetry.trackers",
+)
+"""What only some commands use, and most people who type `eventrain` should not wait for."""
+
 OUTSIDE_ALLOWED = {
     "core": {"pydantic", "structlog"},
     "events": {"pydantic", "pydantic_core", "msgspec", "zstandard"},
@@ -90,3 +105,20 @@ def test_base_install_imports_nothing_heavy():
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr.strip().splitlines()[-1]
+
+
+def test_help_waits_for_no_telemetry_and_no_view():
+    """`eventrain --help` imports nothing of what only a run, an export, or a view needs."""
+    script = (
+        "import atexit, sys\n"
+        "from eventrain.adapters.cli.main import main\n"
+        f"tell = lambda: print('imported', [name for name in {NOT_FOR_HELP!r} if name in sys.modules])\n"
+        "atexit.register(tell)\n"
+        "sys.argv = ['eventrain', '--help']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "Look at a run" in done.stdout
+    assert done.stdout.splitlines()[-1] == "imported []"

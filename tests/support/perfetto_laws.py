@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from perfetto_traces import ReadTrace
 
-from eventrain.adapters.telemetry.perfetto.clock import TraceClock
-from eventrain.adapters.telemetry.perfetto.export import SLOTS_MAX, TraceExport
+from eventrain.adapters.telemetry.perfetto import SLOTS_MAX
+from eventrain.adapters.telemetry.perfetto.export import TraceExport
+from eventrain.adapters.telemetry.utc import UtcClock
 from eventrain.core.projections import View
 from eventrain.events.record import Record
 from eventrain.events.types import (
@@ -47,12 +48,12 @@ def check_laws(records: Sequence[Record]) -> ReadTrace:
 
 def check_counters(records: Sequence[Record], trace: ReadTrace) -> None:
     """Check that at every moment each counter is what the projections say after the last event of that moment."""
-    view, clock = View(), TraceClock()
+    view, clock = View(), UtcClock()
     for place, record in enumerate(records):
         view.apply(record)
         clock.advance(record)
         if place + 1 < len(records):
-            ahead = TraceClock()
+            ahead = UtcClock()
             ahead.__dict__.update(clock.__dict__)
             ahead.advance(records[place + 1])
             if ahead.now == clock.now:

@@ -101,6 +101,7 @@ class ReadTrace:
     def _describe(self, track: Any) -> None:
         assert track.uuid not in self.lanes, "a track was described twice"
         if track.HasField("process"):
+            assert not self.process, "a process has two names"
             self.process, self._root = track.process.process_name, track.uuid
             return
         assert track.parent_uuid == self._root or track.parent_uuid in self.lanes, "no parent"

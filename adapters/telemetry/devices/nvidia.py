@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .source import Reading, SourceAbsent, SourceFailed
+from .source import Reading, SourceAbsent, SourceFailed, share_of
 
 GPM_READ_S_MIN = 0.1
 """Closer reads of the counters join the next window: over less, their difference is mostly rounding."""
@@ -132,7 +132,7 @@ class _Gpu:
         else:
             share = self._ring()
             if share is None:
-                share = _share(nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+                share = share_of(nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
             utilization = share
         self._since = now
         memory = nvml.nvmlDeviceGetMemoryInfo(self._handle)
@@ -166,7 +166,7 @@ class _Gpu:
         busy, active = asked.metrics[0], asked.metrics[1]
         if busy.nvmlReturn != nvml.NVML_SUCCESS:
             raise nvml.NVMLError(busy.nvmlReturn)
-        return _share(busy.value), _share(active.value) if active.nvmlReturn == nvml.NVML_SUCCESS else None
+        return share_of(busy.value), share_of(active.value) if active.nvmlReturn == nvml.NVML_SUCCESS else None
 
     def _ring(self) -> float | None:
         """Return the mean of the driver's samples since the last look; None where it keeps none, or has no new one."""
@@ -186,8 +186,4 @@ class _Gpu:
         if not fresh:
             return None
         self._newest_us = max(sample.timeStamp for sample in fresh)
-        return _share(sum(sample.sampleValue.uiVal for sample in fresh) / len(fresh))
-
-
-def _share(percent: float) -> float:
-    return min(1.0, max(0.0, percent / 100))
+        return share_of(sum(sample.sampleValue.uiVal for sample in fresh) / len(fresh))

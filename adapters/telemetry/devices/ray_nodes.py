@@ -15,7 +15,7 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 
 from ...wording import require
-from .source import Reading, SourceFailed
+from .source import Reading, SourceFailed, share_of
 
 PAGE_BYTES_MAX = 16 * 2**20
 CHUNK_BYTES = 2**16
@@ -55,7 +55,7 @@ class RaySource:
             Reading(
                 f"{ip}/cpu",
                 "shared",
-                _share(figures[CPU_BUSY, ip, ""]),
+                share_of(figures[CPU_BUSY, ip, ""]),
                 int(figures.get((MEMORY_USED, ip, ""), 0)),
                 window_s,
                 "ray",
@@ -71,7 +71,7 @@ class RaySource:
                     Reading(
                         f"{ip}/gpu{gpu}",
                         "shared",
-                        _share(figures[name, ip, gpu]),
+                        share_of(figures[name, ip, gpu]),
                         int(used * MEBIBYTE),
                         window_s,
                         "ray",
@@ -117,10 +117,6 @@ class RaySource:
             }
         except ValueError as error:
             raise SourceFailed(f"{self._url}: not Prometheus' text format: {error}") from error
-
-
-def _share(percent: float) -> float:
-    return min(1.0, max(0.0, percent / 100))
 
 
 def _whole(value: float | None) -> int | None:

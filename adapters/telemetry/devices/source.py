@@ -35,6 +35,11 @@ class Reading:
     memory_total_bytes: int | None = None
 
 
+def share_of(percent: float) -> float:
+    """Return the share, 0 to 1, that `percent` is; what measures is at times a little below 0 or above 100."""
+    return min(1.0, max(0.0, percent / 100))
+
+
 class DeviceSource(Protocol):
     """Something that measures devices.
 

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ....core.config import SchedulerSection
+from ....core.projections import Identity as RunIdentity
 from ....core.projections.fold import on
-from ....events.identity import run_id
 from ....events.record import Record
 from ....events.types import RunFailed, RunFinished, RunResumed, RunStarted
 from .part import Part
@@ -22,8 +22,7 @@ class Identity(Part):
     """The run's id and settings; a fork has its own id from the event on with which it was made."""
 
     def __init__(self) -> None:
-        self.run = ""
-        self.started_ts = 0
+        self._identity = RunIdentity()
         self.environment = ""
         self.groups_per_step = 1
         self.targeted = True
@@ -32,18 +31,27 @@ class Identity(Part):
         self._info: tuple[str, ...] = ()
         self._outcome = "running"
 
+    @property
+    def run(self) -> str:
+        """The run's id; empty before the first event."""
+        return self._identity.run
+
+    @property
+    def started_ts(self) -> int:
+        """UTC nanoseconds at which it began: of a fork, at which it was forked."""
+        return self._identity.started_ts
+
     @on(RunStarted)
     def _started(self, record: Record, event: RunStarted) -> None:
-        self.run, self.started_ts = run_id(event.run, record.ts), record.ts
+        self._identity.apply(record)
         self._configured(event.config, event.code_version)
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
+        self._identity.apply(record)
         self._outcome = "running"
         if event.config is not None:
             self._configured(event.config, event.code_version or self._info[-1])
-        if event.forked_from:
-            self.run = run_id(self._info[0], record.ts)
 
     @on(RunFinished, RunFailed)
     def _ended(self, record: Record, event: RunFinished | RunFailed) -> None:

@@ -22,7 +22,7 @@ from ....events.types import (
     SyncFailed,
     SyncStarted,
 )
-from .clock import TraceClock
+from ..utc import UtcClock
 from .flows import Flows
 from .lanes import Lane, Spans
 from .trace_file import CounterTrack, Told, TraceFile
@@ -32,7 +32,7 @@ class EngineTracks(Folded):
     """The groups ``weights``, ``engines`` and ``devices``."""
 
     def __init__(
-        self, file: TraceFile, flows: Flows, engines: Engines, trainer: Trainer, clock: TraceClock
+        self, file: TraceFile, flows: Flows, engines: Engines, trainer: Trainer, clock: UtcClock
     ) -> None:
         self._file = file
         self._flows = flows

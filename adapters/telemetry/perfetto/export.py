@@ -1,6 +1,7 @@
 """A log as a Perfetto trace, written as it is read: what is kept is what is open, so memory does not grow with it.
 
-Times are UTC, made monotonic (`clock.py`). Counters are the values of the projections that the run itself decides by.
+Times are UTC that never goes back (`telemetry/utc.py`). Counters are the values of the projections that the run itself
+decides by.
 """
 
 from __future__ import annotations
@@ -9,20 +10,17 @@ from collections.abc import Iterable
 from types import MethodType
 from typing import IO, Protocol
 
-from ....core.projections import Engines, Folded, Groups, Trainer
-from ....events.identity import run_id
+from ....core.projections import Engines, Folded, Groups, Identity, Trainer
 from ....events.record import Record
-from ....events.types import Event, RunResumed, RunStarted
+from ....events.types import Event, RunResumed
+from ..utc import UtcClock
+from . import SLOTS_MAX
 from .buffer_tracks import BufferTracks
-from .clock import TraceClock
 from .engine_tracks import EngineTracks
 from .flows import Flows
 from .rollout_tracks import RolloutTracks
 from .trace_file import Told, TraceFile
 from .trainer_tracks import TrainerTracks
-
-SLOTS_MAX = 512
-"""Lanes for attempts in flight unless somebody asks for more."""
 
 _INTERRUPTED: Told = {"interrupted": True}
 _OPEN: Told = {"open": True}
@@ -36,10 +34,10 @@ class TraceExport:
     """Writes the records of one log to `file`. Raises `MissingExtra` where the package ``perfetto`` is missing."""
 
     def __init__(self, file: IO[bytes], first: Record, slots_max: int = SLOTS_MAX) -> None:
-        self._clock = TraceClock()
+        self._clock = UtcClock()
         self._clock.advance(first)
-        name = run_id(first.event.run, first.ts) if isinstance(first.event, RunStarted) else "run"
-        self._file = TraceFile(file, name, self._clock.now)
+        self._identity = Identity()
+        self._file = TraceFile(file, self._clock.now)
         trainer, groups, engines, flows = Trainer(), Groups(), Engines(), Flows()
         training = TrainerTracks(self._file, flows, engines)
         weights = EngineTracks(self._file, flows, engines, trainer, self._clock)
@@ -48,7 +46,7 @@ class TraceExport:
         self._tracks: tuple[_Tracks, ...] = (training, weights, buffer, self._rollouts)
         self._routes: dict[type[Event], tuple[MethodType, ...]] = {}
         # The projections before the tracks, which show them.
-        self._route(trainer, groups, engines, training, weights, buffer, self._rollouts)
+        self._route(self._identity, trainer, groups, engines, training, weights, buffer, self._rollouts)
         self.events = 0
 
     @property
@@ -88,6 +86,7 @@ class TraceExport:
                 self.events += 1
         finally:
             self._end_all(_OPEN)
+            file.name_process(self._identity.run or "run")  # the fork's, where the log begins as another run's
             file.flush()
 
     def _end_all(self, told: Told) -> None:

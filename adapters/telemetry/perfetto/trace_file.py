@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 from ...wording import require
+from . import MADE_BY
 
 SCHEMA = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
 PACKETS_PER_WRITE = 512
@@ -27,13 +28,13 @@ _REALTIME, _BOOTTIME = 1, 6  # BuiltinClock
 
 
 class TraceFile:
-    """Writes one trace to `file`, all of whose lanes are of the process `name`. Raises `MissingExtra`.
+    """Writes one trace to `file`, all of whose lanes are of one process. Raises `MissingExtra`.
 
     Whoever writes sets `now` before the first packet, and never back. Ids of tracks are numbers in the order in which
     they are made, so the same calls give the same bytes.
     """
 
-    def __init__(self, file: IO[bytes], name: str, now: int) -> None:
+    def __init__(self, file: IO[bytes], now: int) -> None:
         self._schema = require(SCHEMA, "view")
         self._file = file
         self._trace = self._schema.Trace()
@@ -49,7 +50,12 @@ class TraceFile:
         self.now = now
         """UTC nanoseconds of what is written next."""
         self._say_clock()
-        self.root = self._say_process(name)
+        self.root = 1
+        self._say_process()
+
+    def name_process(self, name: str) -> None:
+        """Say whose lanes these are; once, at any time. The page names a process by the first name that it meets."""
+        self._say_process().process.process_name = name
 
     def group(self, name: str, about: str = "") -> int:
         """Return a new track that holds others, in the order in which they are made."""
@@ -203,13 +209,13 @@ class TraceFile:
         for clock in (_BOOTTIME, _REALTIME):
             snapshot.clocks.add(clock_id=clock, timestamp=self.now)
 
-    def _say_process(self, name: str) -> int:
+    def _say_process(self) -> Any:
         packet = self._new()
         packet.trusted_packet_sequence_id = MAIN_SEQUENCE
         track = packet.track_descriptor
-        track.uuid, track.child_ordering = 1, _EXPLICIT
-        track.process.pid, track.process.process_name = 1, name
-        return 1
+        track.uuid, track.child_ordering, track.description = self.root, _EXPLICIT, MADE_BY
+        track.process.pid = 1
+        return track
 
 
 class CounterTrack:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ....core.projections import Identity
 from ....events.record import Record
 from ....events.types import (
     BatchTaken,
@@ -50,8 +51,9 @@ from ....events.types import (
     TrajectoryStarted,
     Unblocked,
 )
+from ..utc import UtcClock
 from .groups import HELD_MAX, Groups
-from .origin import Origin, UtcClock, begun, went_on
+from .origin import Origin, begun, went_on
 from .sampling import Sampling
 from .spans import Span
 from .steps import Steps
@@ -71,7 +73,7 @@ class TraceBuilder:
         self._asked = sampling
         self._config: dict[str, Any] = {}
         self._out: list[Span] = []
-        self._clock = UtcClock()
+        self._clock, self._identity = UtcClock(), Identity()
         self._groups = Groups(sampling or Sampling(), self._out, held_max)
         self._steps = Steps(self._groups, self._out)
         self._before = self._last = (-1, 0)
@@ -91,7 +93,7 @@ class TraceBuilder:
 
     def apply(self, record: Record) -> list[Span]:
         """Fold one record and return the spans that are finished by it; mostly none."""
-        now_ns = self._clock.at(record)
+        now_ns = self._clock.advance(record)
         self._before, self._last = self._last, (record.seq, now_ns)
         part = self._parts.get(type(record.event))
         if part is None:
@@ -158,7 +160,8 @@ class TraceBuilder:
 
     def _started(self, record: Record, now_ns: int, event: RunStarted) -> None:
         self._configure(event.config)
-        self._enter(begun(event, record.ts), record.seq, now_ns, 0)
+        self._identity.apply(record)
+        self._enter(begun(self._identity, event), record.seq, now_ns, 0)
 
     def _resumed(self, record: Record, now_ns: int, event: RunResumed) -> None:
         if self.origin is None:
@@ -167,7 +170,9 @@ class TraceBuilder:
             self._abandon(*self._before)  # as of the last that was heard of that life, like who read the log then
         if event.config is not None:
             self._configure(event.config)
-        self._enter(went_on(self.origin, self._config, event, record.ts), record.seq, now_ns, event.step)
+        self._identity.apply(record)
+        origin = went_on(self.origin, self._identity, self._config, event)
+        self._enter(origin, record.seq, now_ns, event.step)
 
     def _configure(self, config: dict[str, Any]) -> None:
         self._config = config

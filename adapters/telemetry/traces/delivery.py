@@ -26,6 +26,9 @@ it took longer than the deadline; it says that it failed (5xx, or no HTTP)."""
 
 TRY_AGAIN = frozenset({429, 502, 503, 504})
 """Statuses after which a client is to try again (OTLP 1.x, "Retryable response codes")."""
+HUNG_UP = (ConnectionResetError, BrokenPipeError)
+"""How one notices that a receiver has closed a kept connection meanwhile, as it may at any time (RFC 9112, section
+9.3.1). To send again is safe: spans have ids of their own."""
 PATH = "/v1/traces"
 BACKOFF_S = 0.25
 BACKOFF_MAX_S = 5.0
@@ -89,34 +92,47 @@ class Delivery:
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     def once(self, packed: bytes, until: float | None = None) -> Outcome:
-        """Send a gzipped body once."""
+        """Send a gzipped body once; a second time at once if that was over a connection which had been closed."""
         limit_s = self.timeout_s if until is None else min(self.timeout_s, until - time.monotonic())
         if limit_s <= 0:
             return Outcome("timed_out", f"{self.endpoint}: no time was left")
-        late = threading.Event()
+        kept, late = self._is_connected, threading.Event()
         try:
-            connection = self._connected(limit_s)
-            timer = threading.Timer(limit_s, self._too_late, (connection, late))
-            timer.daemon = True
-            timer.start()  # a socket's own timeout begins anew with each byte that trickles in
-            try:
-                connection.request("POST", self.path, packed, self._headers)
-                answer = connection.getresponse()
-                content = answer.read(ANSWER_BYTES_MAX)
-                if not answer.isclosed():
-                    self.close()
-            finally:
-                timer.cancel()
+            answer, content = self._answer(packed, limit_s, late)
         except (OSError, http.client.HTTPException) as error:
             self.close()
+            if kept and isinstance(error, HUNG_UP) and not late.is_set():
+                return self.once(packed, until)  # over a new connection, so not a third time
             return self._broken(error, limit_s, late=late.is_set())
         return self._judged(answer, content)
+
+    def _answer(
+        self, packed: bytes, limit_s: float, late: threading.Event
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = self._connected(limit_s)
+        timer = threading.Timer(limit_s, self._too_late, (connection, late))
+        timer.daemon = True
+        timer.start()  # a socket's own timeout begins anew with each byte that trickles in
+        try:
+            connection.request("POST", self.path, packed, self._headers)
+            answer = connection.getresponse()
+            content = answer.read(ANSWER_BYTES_MAX)
+            if not answer.isclosed():
+                self.close()
+        finally:
+            timer.cancel()
+        return answer, content
 
     def close(self) -> None:
         """Close the connection. The next request makes another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    @property
+    def _is_connected(self) -> bool:
+        """Whether the next request goes over a connection that has served one before."""
+        return self._connection is not None and self._connection.sock is not None
 
     def _connected(self, limit_s: float) -> http.client.HTTPConnection:
         made = self._connection

@@ -25,6 +25,7 @@ from typing import Any
 from ....events.errors import LogDamaged, LogTooNew
 from ....events.reader import LogReader, Mark
 from ....events.types import RunFailed, RunFinished
+from . import WORKS
 from .builder import TraceBuilder
 from .delivery import Delivery, Reason
 from .sampling import Sampling
@@ -37,7 +38,6 @@ REPORT_EVERY = 20
 """Looks between two reports of drops."""
 NICENESS = 10
 """The run comes first on a busy machine."""
-WORKS = "the run, its log, and `eventrain export traces`, which sends the same spans later"
 ROOM_S = 0.5
 """Between two looks at whether a slow receiver is still worth waiting for."""
 
@@ -114,6 +114,7 @@ class Following:
         for first in range(0, len(self._batch), self._batch_max):
             batch = self._batch[first : first + self._batch_max]
             while not self.sender.wait_for_room(len(batch), ROOM_S):
+                self._report()  # the receiver may hang for as long as one request is tried
                 if self.sender.failing or self.over.is_set():
                     break
             self.sender.offer(batch)

@@ -1,12 +1,12 @@
-"""What all spans of one life of a run share: its id, its process, the names of model and environment; and its time."""
+"""What all spans of one life of a run share: its id, its process, the names of model and environment."""
 
 from __future__ import annotations
 
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from ....events.identity import run_id, span_id
-from ....events.record import Record
+from ....core.projections import Identity
+from ....events.identity import span_id
 from ....events.types import RunResumed, RunStarted
 from . import names
 from .spans import Attributes, Resource, Span
@@ -15,10 +15,8 @@ from .spans import Attributes, Resource, Span
 class Origin(NamedTuple):
     """Who made the spans. A resume brings another process, a fork also another run id."""
 
-    name: str
-    """Of the run."""
     run: str
-    """Its id."""
+    """The run's id."""
     resource: Resource
     agent: str
     """The environment's kind."""
@@ -31,25 +29,18 @@ class Origin(NamedTuple):
     code_version: str
 
 
-def begun(event: RunStarted, ts: int) -> Origin:
-    """Return the origin of a run that starts."""
-    run = run_id(event.run, ts)
-    return _origin(event.run, run, event.config, event.code_version, (event.host, event.pid))
+def begun(identity: Identity, event: RunStarted) -> Origin:
+    """Return the origin of a run that starts; `identity` has folded `event`."""
+    return _origin(identity.run, event.config, event.code_version, (event.host, event.pid))
 
 
-def went_on(before: Origin, config: dict[str, Any], event: RunResumed, ts: int) -> Origin:
-    """Return the origin of what follows a resume, or a fork, under `config`."""
-    run, name = before.run, before.name
-    if event.forked_from:
-        name = str(config["run"]["name"])
-        run = run_id(name, ts)
+def went_on(before: Origin, identity: Identity, config: dict[str, Any], event: RunResumed) -> Origin:
+    """Return the origin of what follows a resume, or a fork, under `config`; `identity` has folded `event`."""
     code_version = event.code_version or before.code_version
-    return _origin(name, run, config, code_version, (event.host, event.pid))
+    return _origin(identity.run, config, code_version, (event.host, event.pid))
 
 
-def _origin(
-    name: str, run: str, config: dict[str, Any], code_version: str, process: tuple[str, int]
-) -> Origin:
+def _origin(run: str, config: dict[str, Any], code_version: str, process: tuple[str, int]) -> Origin:
     model = model_name(str(config["model"]["path"]))
     agent = str(config["environment"]["kind"])
     provider = str(config.get("engine", {}).get("kind", "torch"))
@@ -62,9 +53,7 @@ def _origin(
         (names.RUN, run),
     ))
     call = ((names.OPERATION, "chat"), (names.PROVIDER, provider), (names.MODEL, model))
-    return Origin(
-        name, run, resource, agent, f"chat {model}", f"invoke_agent {agent}", call, code_version
-    )
+    return Origin(run, resource, agent, f"chat {model}", f"invoke_agent {agent}", call, code_version)
 
 
 def model_name(path: str) -> str:
@@ -72,26 +61,6 @@ def model_name(path: str) -> str:
     parts = PurePath(path).parts
     is_hub = len(parts) == 2 and parts[0] not in ("/", ".", "..")
     return path if is_hub else (parts[-1] if parts else path)
-
-
-class UtcClock:
-    """Turns records into UTC times that never run backwards.
-
-    A record's `ts` is what the host's clock said, which may be set back, or belong to another host after a resume;
-    its `mono` only ever grows. So a time is `mono` plus the largest difference of the two seen so far. While the clock
-    behaves that is `ts`, to some microseconds. Where it was set forward, times jump with it. Where it was set back they
-    go on as if it had not been, for the rest of the log. Durations are those of the monotonic clock either way, except
-    across a jump forward, and a child is never outside its parent.
-    """
-
-    def __init__(self) -> None:
-        self._offset = -(1 << 62)
-
-    def at(self, record: Record) -> int:
-        """Return the time of `record`; to be asked of every record, in their order."""
-        offset = record.ts - record.mono
-        self._offset = max(self._offset, offset)
-        return record.mono + self._offset
 
 
 def truncated(

@@ -18,9 +18,9 @@ from typing import Any
 
 from ....core.config_sections import TelemetrySection
 from ....events.types import TelemetryDegraded, TelemetryDropped
+from . import WORKS
 
 LOG_NAME = "traces.log"
-WORKS = "the run, its log, and `eventrain export traces`, which sends the same spans later"
 DRAIN_SHARE = 0.6
 """Of the time to close, for sending what waits; the rest is for reading the log's end and for ending."""
 CLOSE_S = 10.0

@@ -57,8 +57,8 @@ def test_a_file_has_every_span_and_the_line_says_how_many(tmp_path: Path, comman
     done = command("export", "traces", folder.path, "--jsonl", first)
     assert done.exit_code == 0, done.output
     spans = spans_of(records)
-    traces = len({span.trace_id for span in spans})
-    assert done.output == f"{first}: {len(spans)} spans in {traces} traces of run {RUN}\n"
+    trees = sum(not span.parent for span in spans)
+    assert done.output == f"{first}: {len(spans)} spans in {trees} trees of run {RUN}\n"
     assert [span["spanId"] for span in spans_in(first)] == [span.span_id.hex() for span in spans]
     command("export", "traces", folder.path, "--jsonl", second)
     assert first.read_bytes() == second.read_bytes()
@@ -128,7 +128,7 @@ def test_bad_input_is_one_line(tmp_path: Path, command: Command) -> None:
             1,
             "http://127.0.0.1:9: connection refused; 0 spans were sent before",
         ),
-        ([folder.path, "--jsonl", missing], 1, f"{missing}: no such file or directory"),
+        ([folder.path, "--jsonl", missing], 2, f"{missing}: there is no folder {missing.parent}"),
         ([tmp_path / "run2", "--jsonl", "f"], 2, f"{tmp_path}/run2: no such folder; did you mean {folder.path}?"),
     ):
         done = command("export", "traces", *arguments)

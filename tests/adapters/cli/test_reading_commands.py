@@ -13,7 +13,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from eventrain.adapters.cli.main import commands
 from eventrain.adapters.cli.opening import reader_of
 from eventrain.adapters.cli.status_report import RunStatus, status_lines, status_table
 from eventrain.events.folder import RunFolder
@@ -366,3 +368,16 @@ def _eventrain(*arguments: str | Path, stderr: int | None = None) -> subprocess.
         stderr=stderr,
         text=True,
     )
+
+
+@pytest.mark.parametrize("command", ["status", "stalls", "replay"])
+def test_a_log_whose_only_write_is_torn_is_not_called_empty(tmp_path, command):
+    """A file full of bytes of which no event can be read is told apart from a run that has not begun."""
+    golden = Path(__file__).parents[2] / "golden" / "run_0_1" / "events" / "000001.jsonl.zst"
+    events = tmp_path / "run" / "events"
+    events.mkdir(parents=True)
+    (events / golden.name).write_bytes(golden.read_bytes()[:-200])
+    arguments = [command, str(tmp_path / "run")] + (["--at", "1"] if command == "replay" else [])
+    told = CliRunner().invoke(commands, arguments)
+    assert told.exit_code == 2
+    assert told.stderr == f"{tmp_path / 'run'}: nothing of the log can be read: its first write is not whole\n"

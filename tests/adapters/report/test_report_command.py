@@ -281,9 +281,8 @@ def test_a_report_replaces_a_report_and_nothing_else(simulated, command, tmp_pat
     output.write_text("my notes", "utf-8")
     refused = command("report", folder.path, "-o", output)
     assert refused.exit_code == 2
-    assert (
-        refused.stderr == f"{output}: exists and is no report of eventrain; name another file, or remove it\n"
-    )
+    wrong = f"{output}: exists and is no report of eventrain"
+    assert refused.stderr == f"{wrong}; name another file, or write over it with --force\n"
     assert output.read_text("utf-8") == "my notes"
     assert [path.name for path in tmp_path.iterdir()] == ["page.txt"]
 

@@ -255,6 +255,7 @@ def test_a_fork_has_its_own_name_and_its_parents_counts() -> None:
     fork = RunResumed(step=1, version=1, forked_from="/runs/told", config=config)
     meter.apply(told.after(3600).publish("run", fork))
     assert (parent, meter.run) == ("told-20260101-120000", "branch-20260101-130030")
+    assert meter.snapshot(0).started_ts == told.records[-1].ts
     assert meter.snapshot(0).values["rl_steps_total"][()] == steps
     assert meter.snapshot(0).values["rl_trainer_phase"]["starting",] == 1
 

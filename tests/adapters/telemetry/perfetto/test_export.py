@@ -36,7 +36,7 @@ from eventrain.events.types import (
     Unblocked,
 )
 
-GOLDEN_DIGEST = "b725455b9423184f2c35919af61fa561a644ba84c628bd70ed3f6d8dde7a4124"
+GOLDEN_DIGEST = "ba669f98d41bed30ca33f035ca3ca1025bd3d27dae50a9457646034688d6668e"
 """Of the trace of tests/golden/run_0_1. When it changes, users see something else: look at it, then enter it."""
 
 
@@ -257,12 +257,13 @@ def test_a_stall_is_a_slice_with_its_chain() -> None:
 
 
 def test_a_fork_says_so() -> None:
-    """A fork's trace begins with what it has of the other run, and marks where it left it."""
+    """A fork's trace begins with what it has of the other run, marks where it left it, and has the fork's own id."""
     told = ToldRun()
     told.begin()
     forked = RunResumed(step=0, version=0, last_mono=told.records[-1].mono, forked_from="runs/other")
-    told.after(1.0).publish("run", forked)
+    told.after(60.0).publish("run", forked)
     trace = check_laws(told.records)
+    assert trace.process == "told-20260101-120100"
     marks = [(one.name, one.told.get("forked_from")) for one in trace.instants if one.lane == "run"]
     assert marks == [("run started", None), ("run forked", "runs/other")]
 

@@ -128,6 +128,31 @@ def test_a_receiver_that_is_only_slow_loses_nothing(tmp_path: Path) -> None:
     assert ids(receiver) == exported(log.records, HALF)
 
 
+def test_a_receiver_that_hangs_from_the_first_request_is_told_while_it_is_tried(tmp_path: Path) -> None:
+    """Also where the queue is full and the reading waits for room."""
+    folder = write(tmp_path / "run", told().records)
+    said: list[dict[str, Any]] = []
+    over, heard = threading.Event(), threading.Event()
+
+    def say(line: dict[str, Any]) -> None:
+        said.append(line)
+        heard.set()
+
+    with receiving() as receiver:
+        receiver.silent.set()
+        sender = SpanSender(Delivery(receiver.url, timeout_s=0.1, retry_s=60), queue_max=8, batch_max=2)
+        following = Following(LogReader(folder.events), TraceBuilder(HALF), sender, over, say, batch_max=4)
+        thread = threading.Thread(target=following.run, args=(0.1,))
+        thread.start()
+        was_told = heard.wait(20)
+        still_trying = not sender.failing
+        over.set()
+        thread.join(30)
+    assert was_told
+    assert still_trying
+    assert "no answer within" in said[0]["degraded"]
+
+
 def test_a_damaged_log_ends_the_following_with_a_reason(tmp_path: Path) -> None:
     """It says why, once, and what still works."""
     folder = write(tmp_path / "run", told().records)

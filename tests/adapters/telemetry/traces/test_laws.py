@@ -8,9 +8,9 @@ import pytest
 from trace_logs import attributes, chaos, spans_of, traced
 
 from eventrain.adapters.telemetry.traces.builder import TraceBuilder
-from eventrain.adapters.telemetry.traces.origin import UtcClock
 from eventrain.adapters.telemetry.traces.otlp import encoded
 from eventrain.adapters.telemetry.traces.sampling import Sampling
+from eventrain.adapters.telemetry.utc import UtcClock
 from eventrain.events.types import RunResumed, TrajectoryCompleted, TrajectoryFailed
 
 ALL = Sampling(1.0, 2)
@@ -159,4 +159,5 @@ def test_what_was_sent_of_a_killed_run_is_part_of_what_is_sent_after_its_resume(
     for place in places:
         before = spans_of(records[:place], ALL)
         assert set(before) <= after
-        assert max(span.end_ns for span in before) <= UtcClock().at(records[place - 1])
+        clock = UtcClock()
+        assert max(span.end_ns for span in before) <= [clock.advance(record) for record in records[:place]][-1]

@@ -195,6 +195,32 @@ def test_a_receiver_that_trickles_is_cut_off_at_the_deadline() -> None:
     assert 0.3 < took_s < 3
 
 
+def test_a_kept_connection_that_was_closed_meanwhile_is_no_trouble() -> None:
+    """The request goes again over a new one, at once; who hangs up on that too has failed."""
+    taken = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(3):
+                connection, _address = server.accept()
+                with connection:
+                    taken.append(connection.recv(65536))
+                    if len(taken) < 3:
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        delivery = Delivery(f"http://127.0.0.1:{server.getsockname()[1]}", retry_s=0)
+        for _ in range(2):
+            assert delivery.deliver(b"", NEVER).reason is None
+            assert delivery.trouble == ""
+        assert delivery.deliver(b"", NEVER).reason == "unreachable"
+        assert delivery.trouble
+        serving.join()
+        delivery.close()
+    assert len(taken) == 3
+
+
 def test_what_is_no_receiver_is_told_apart() -> None:
     """A server that does not speak HTTP is a failure, not an outage."""
     with socket.create_server(("127.0.0.1", 0)) as server:
