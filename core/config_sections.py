@@ -17,6 +17,7 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+_URL = r"^https?://[^/]+(/.*)?$"
 Several = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
 """Any number of values; a list in a file."""
 
@@ -185,7 +186,7 @@ class TelemetrySection(Section):
     prometheus_host: str = Field("127.0.0.1", description="Address of it; '0.0.0.0' lets other hosts read it.")
     otlp_endpoint: str | None = Field(
         None,
-        pattern=r"^https?://[^/]+(/.*)?$",
+        pattern=_URL,
         examples=["http://localhost:4318"],
         description="Base URL of an OpenTelemetry receiver that takes OTLP over HTTP: metrics and traces go to it. "
         "Default: nothing is sent.",
@@ -207,7 +208,7 @@ class TelemetrySection(Section):
     device_interval_s: float = Field(
         1.0, gt=0, description="Seconds between two samples; one is also taken where the trainer's phase changes."
     )
-    ray_metrics: Several[str] = Field(
+    ray_metrics: Several[Annotated[str, Field(pattern=_URL, examples=["http://10.0.0.7:8080"])]] = Field(
         (), description="URLs of the /metrics pages of Ray nodes whose devices are sampled too."
     )
     trackers: Several[Literal["tensorboard", "wandb", "trackio"]] = Field(

@@ -146,6 +146,8 @@ def type_text(annotation: object) -> str:
     if annotation is type(None):
         return "`None`"
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return type_text(arguments[0])
     if origin is typing.Literal:
         return ", ".join(f'`"{value}"`' if isinstance(value, str) else f"`{value}`" for value in arguments)
     if origin is tuple and arguments[1:] == (...,):

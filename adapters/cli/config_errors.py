@@ -87,7 +87,7 @@ def _sentence(kind: str, loc: list[str], value: Any, message: str) -> str:
         several = _field_at(loc[:-1])
         if several is None or get_origin(several.annotation) is not tuple:
             return f"{key} = {show_value(value)}: {message}"
-        key, field = ".".join(loc[:-1]), FieldInfo(annotation=get_args(several.annotation)[0])
+        key, field = ".".join(loc[:-1]), FieldInfo.from_annotation(get_args(several.annotation)[0])
     if kind == "missing":
         about = f" ({field.description.rstrip('.')})" if field.description else ""
         return f"{key} is missing: must be {allowed_text(field)}{about}"
@@ -174,5 +174,6 @@ def _annotation_words(annotation: Any) -> tuple[str, bool]:
     if _is_section(annotation) or get_origin(annotation) is dict:
         return "a table", False
     if get_origin(annotation) is tuple:
-        return f"a list, each of it {_annotation_words(get_args(annotation)[0])[0]}", False
+        one = FieldInfo.from_annotation(get_args(annotation)[0])
+        return f"a list, each of it {allowed_text(one)}", False
     return str(annotation), False

@@ -52,7 +52,7 @@ def openmetrics_command(run: Path, file: Path, every: str, force: bool) -> None:
     The run may be finished, crashed or going on. There are no samples of times at which it was stopped.
     An earlier export at FILE is replaced, any other file only with --force.
     """
-    from ..telemetry.metrics.openmetrics import write_openmetrics  # no other command needs it
+    from ..telemetry.metrics.openmetrics import TooManyScrapes, write_openmetrics  # no other command needs it
 
     every_s = duration_s(every)
     folder = open_run(run)
@@ -64,6 +64,8 @@ def openmetrics_command(run: Path, file: Path, every: str, force: bool) -> None:
             told = write_openmetrics(records, out, every_s)
     except (LogDamaged, LogTooNew) as error:
         raise CommandFailed([f"{run}: {error}; {file} was not written"]) from error
+    except TooManyScrapes as error:
+        raise BadInput([f"--every: {error}; a longer time would do"]) from error
     click.echo(_summary(file, told, every_s))
 
 

@@ -165,7 +165,7 @@ def shown(facts: RunFacts, recent: Recent, *, alive: bool = True) -> Shown:
     rewards = tuple(row.reward_mean for row in steps)
     flying, stages = _flying(facts)
     running = facts.ended is None
-    stuck = any(stall.stall_kind == "deadlock" for stall in facts.stalls.values())
+    stuck = any(stall.stall_kind != "degraded" for stall in facts.stalls.values())
     return Shown(
         run=facts.started.run if facts.started else "",
         life=life_of(facts, alive=alive),

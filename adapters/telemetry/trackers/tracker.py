@@ -48,7 +48,8 @@ class Feed:
         self._changed = threading.Condition()
         self._ending = False
         self._working = False
-        self._broken = False  # there is no tracker, and will be none
+        self.broken = False
+        """Whether there is no tracker, and will be none."""
         self._dropped: Counter[Reason] = Counter()
         self._trouble = ""
         self._told = False
@@ -58,7 +59,7 @@ class Feed:
     def log(self, row: StepRow) -> None:
         """Line up the figures of a step; with a full line they are dropped and counted."""
         with self._changed:
-            if self._broken or self._ending:
+            if self.broken or self._ending:
                 return
             if len(self._line) >= QUEUED_MAX:
                 self._dropped["queue_full"] += 1
@@ -69,7 +70,7 @@ class Feed:
     def rewind(self, step: int) -> None:
         """Line up that `step` and all after it are taken back."""
         with self._changed:
-            if not self._broken:
+            if not self.broken:
                 self._line.append(step)
                 self._changed.notify()
 
@@ -115,7 +116,7 @@ class Feed:
             tracker = self._make()
         except BaseException as error:  # noqa: BLE001 - a tracker is somebody else's code, and the run is not to feel it
             with self._changed:
-                self._broken = True
+                self.broken = True
                 self._note(one_line(error))
             return
         while (one := self._next()) is not None:

@@ -72,7 +72,7 @@ class Trackers:
         reports = [] if self._trouble is None else [self._trouble]
         self._trouble = None
         for feed in self._feeds:
-            others = [other.name for other in self._feeds if other is not feed]
+            others = [other.name for other in self._feeds if other is not feed and not other.broken]
             reports += feed.take_reports(", ".join([*others, "the event log"]))
         return reports
 

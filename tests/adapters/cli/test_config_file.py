@@ -211,7 +211,11 @@ def test_one_dropped_letter_still_finds_the_key(key: str, data: st.DataObject) -
             'otlp_endpoint = "localhost:4318"',
             'must be a string such as "http://localhost:4318", or left out',
         ),
-        ('ray_metrics = "http://node:8080"', "must be a list, each of it a string"),
+        (
+            'ray_metrics = "http://node:8080"',
+            'must be a list, each of it a string such as "http://10.0.0.7:8080"',
+        ),
+        ('ray_metrics = ["node:8080"]', 'must be a string such as "http://10.0.0.7:8080"'),
         ('trackers = ["tensorbord"]', '"trackio"; did you mean "tensorboard"?'),
     ],
 )

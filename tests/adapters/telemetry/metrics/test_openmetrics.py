@@ -203,3 +203,12 @@ def test_prometheus_finds_the_true_utilisation_by_phase(tmp_path: Path) -> None:
     assert [one.value for one in wall] == [pytest.approx(told.now_s)]
     plain = {one.labels["__name__"] for one in names}
     assert {name for name in plain if not name.endswith(("_bucket", "_count", "_sum"))} <= set(BY_NAME)
+
+
+def test_more_scrapes_than_anybody_reads_are_refused(tmp_path: Path) -> None:
+    """An export that would not end says what would be right, and leaves nothing behind."""
+    run = phased_run(40).write(tmp_path / "run")
+    found = export(run, tmp_path / "x.om", "--every=1ms")
+    assert found.exit_code == 2
+    assert found.output == "--every: more than 200,000 scrapes, one each 0.001 s; a longer time would do\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
