@@ -6,9 +6,10 @@ RunStarted, so a log can be replayed without the file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from .config_sections import (
     CheckpointSection,
@@ -43,6 +44,7 @@ __all__ = [
     "Section",
     "TelemetrySection",
     "WatchdogSection",
+    "recorded_scheduler",
     "require_enough_prompts",
 ]
 
@@ -309,3 +311,21 @@ def require_enough_prompts(config: RunConfig, items: int) -> None:
             f"need {need} prompts, but {items} items x data.epochs = {config.data.epochs} are {have}: "
             f"at least data.epochs = {-(-need // items)} would do"
         )
+
+
+def recorded_scheduler(config: Mapping[str, Any]) -> SchedulerSection:
+    """Return the scheduler's settings as a log has them in `config`, as far as this version can use them.
+
+    For folds that count by them and decide nothing, which have to read a log of any version to its end: a key that is
+    not known here is left out, and a value that is not taken counts as its default; of ``groups_per_step``, which has
+    none, as 1. Raises nothing.
+    """
+    section = config.get("scheduler")
+    said = dict(section) if isinstance(section, Mapping) else {}
+    usable = {name: said[name] for name in SchedulerSection.model_fields if name in said}
+    try:
+        return SchedulerSection.model_validate({"groups_per_step": 1, **usable})
+    except ValidationError as error:
+        for wrong in error.errors():
+            usable.pop(str(wrong["loc"][0]), None)
+        return SchedulerSection.model_validate({"groups_per_step": 1, **usable})

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....core.config import SchedulerSection
+from ....core.config import recorded_scheduler
 from ....core.projections.fold import Folded, on
 from ....events.record import Record
 from ....events.types import (
@@ -141,7 +141,7 @@ class StepFigures(Folded):
         self._phase, self._since_ns = "finished", record.mono
 
     def _configure(self, config: Mapping[str, Any]) -> None:
-        self.capacity = SchedulerSection.model_validate(config["scheduler"]).buffer_or_default
+        self.capacity = recorded_scheduler(config).buffer_or_default
 
     def _end_phase(self, now_ns: int) -> None:
         self._window.phases_ns[self._phase] += now_ns - self._since_ns
