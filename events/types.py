@@ -34,6 +34,9 @@ Phase = Literal[
 ]
 """What the trainer is doing now; exactly one holds at any time. ``generating`` is the default."""
 
+PHASES_OF_NEXT_STEP = frozenset[Phase]({"waiting_for_buffer", "generating", "converting", "finished"})
+"""With the first of these after a step is trained, the trainer has done with it and turns to the next."""
+
 Outcome = Literal["completed", "failed", "cancelled", "expired", "lost"]
 """How an effect ended. Every started effect ends in exactly one of these."""
 

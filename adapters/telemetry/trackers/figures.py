@@ -19,6 +19,7 @@ from ....core.config import recorded_scheduler
 from ....core.projections.fold import Folded, on
 from ....events.record import Record
 from ....events.types import (
+    PHASES_OF_NEXT_STEP,
     BatchTaken,
     DeviceSampled,
     EvalCompleted,
@@ -43,8 +44,6 @@ from .window import Rollout, Split, Window
 
 SETTLE_S = 2.0
 """How long a row waits for the samples of devices that end after its window."""
-BOUNDARIES = ("waiting_for_buffer", "generating", "converting", "finished")
-"""Phases before which a step's window ends: the first of them after the step was trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class StepFigures(Folded):
 
     @on(PhaseEntered)
     def _entered(self, record: Record, event: PhaseEntered) -> None:
-        if event.phase in BOUNDARIES and self._window.completed is not None:
+        if event.phase in PHASES_OF_NEXT_STEP and self._window.completed is not None:
             self._close(record, record.mono)
             self._window = Window(record.mono, self._buffered)
         else:

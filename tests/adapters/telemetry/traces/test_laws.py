@@ -10,6 +10,7 @@ from trace_logs import attributes, chaos, spans_of, traced
 from eventrain.adapters.telemetry.traces.builder import TraceBuilder
 from eventrain.adapters.telemetry.traces.otlp import encoded
 from eventrain.adapters.telemetry.traces.sampling import Sampling
+from eventrain.adapters.telemetry.trackers.figures import StepFigures
 from eventrain.events.types import TrajectoryCompleted, TrajectoryFailed
 
 ALL = Sampling(1.0, 2)
@@ -144,3 +145,22 @@ def test_nothing_is_held_after_a_run() -> None:
             builder.apply(record)
         if run.outcome == "completed":
             assert builder.held == 0
+
+
+def test_a_step_ends_where_its_figures_do() -> None:
+    """The trace of a step that was trained ends at the record with which the row of its figures does."""
+    compared = 0
+    for seed in range(14):
+        records = chaos(seed, killing=False).records
+        figures = StepFigures()
+        for record in records:
+            figures.apply(record)
+        rows = {row.step: records[row.seq].ts for row in figures.take()}
+        ends = {
+            attributes(span)["rl.iteration"]: span.end_ns
+            for span in spans_of(records, ALL)
+            if span.name == "rl.step" and "rl.span.snapshot_seq" not in attributes(span)
+        }
+        assert {step: ends.get(step) for step in rows} == rows
+        compared += len(rows)
+    assert compared
