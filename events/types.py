@@ -379,6 +379,15 @@ class TrajectoryCompleted(Event):
     payload: PayloadRef
 
 
+TRAJECTORY_PARTS = ("queue", "llm", "env_setup", "env", "reward", "other")
+"""What the wall time of a trajectory is divided into; the parts add up to it."""
+
+
+def part_seconds(event: TrajectoryCompleted) -> tuple[float, ...]:
+    """Return the seconds of each of `TRAJECTORY_PARTS`, in that order."""
+    return event.queue_s, event.llm_s, event.env_setup_s, event.env_s, event.reward_s, event.other_s
+
+
 class TrajectoryFailed(Event):
     """An attempt ended without a reward. It never becomes a row of a batch."""
 

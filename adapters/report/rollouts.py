@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...core.projections.fold import Folded, on
 from ...events.record import Record
 from ...events.types import (
+    TRAJECTORY_PARTS,
     BatchTaken,
     EnvStepFinished,
     EnvStepStarted,
@@ -25,14 +26,13 @@ from ...events.types import (
     TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
+    part_seconds,
 )
 
 SLOWEST = 10
 """Trajectories that are kept with their turns."""
 TURNS = 100
 """Turns of one trajectory that are kept; of one that has more, the first ones."""
-COMPONENTS = ("queue", "llm", "env_setup", "env", "reward", "other")
-"""Parts of a trajectory's wall time; they add up to it."""
 
 
 class Turn(NamedTuple):
@@ -88,11 +88,11 @@ class Rollouts(Folded):
     """Component seconds by step, and the slowest trajectories. Times are the run's own monotonic clock."""
 
     by_step: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    """Seconds of `COMPONENTS`, summed over the trajectories that each step trained."""
+    """Seconds of `TRAJECTORY_PARTS`, summed over the trajectories that each step trained."""
     trained: dict[int, int] = field(default_factory=dict)
     """How many trajectories those are."""
     running: dict[str, Slow] = field(default_factory=dict)
-    _by_group: dict[int, tuple[int, list[float]]] = field(default_factory=dict)
+    _by_group: dict[int, tuple[int, tuple[float, ...]]] = field(default_factory=dict)
     _slowest: list[tuple[float, int, Slow]] = field(default_factory=list)
 
     def slowest(self, now_ns: int) -> list[Slow]:
@@ -171,17 +171,9 @@ class Rollouts(Folded):
             self._end(one, record.mono)
         if event.group is None:
             return
-        found = self._by_group.get(event.group)
-        if found is None:
-            found = self._by_group[event.group] = (0, [0.0] * len(COMPONENTS))
-        count, sums = found
-        sums[0] += event.queue_s
-        sums[1] += event.llm_s
-        sums[2] += event.env_setup_s
-        sums[3] += event.env_s
-        sums[4] += event.reward_s
-        sums[5] += event.other_s
-        self._by_group[event.group] = (count + 1, sums)
+        count, sums = self._by_group.get(event.group, (0, (0.0,) * len(TRAJECTORY_PARTS)))
+        parts = zip(sums, part_seconds(event), strict=True)
+        self._by_group[event.group] = count + 1, tuple(before + spent for before, spent in parts)
 
     @on(TrajectoryFailed)
     def _failed(self, record: Record, event: TrajectoryFailed) -> None:

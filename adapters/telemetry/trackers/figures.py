@@ -39,8 +39,9 @@ from ....events.types import (
     StepCompleted,
     StepStarted,
     TrajectoryCompleted,
+    part_seconds,
 )
-from .window import Rollout, Split, Window
+from .window import Rollout, Window
 
 SETTLE_S = 2.0
 """How long a row waits for the samples of devices that end after its window."""
@@ -183,10 +184,7 @@ class StepFigures(Folded):
     def _trajectory(self, record: Record, event: TrajectoryCompleted) -> None:
         group = self._groups.get(event.group) if event.group is not None else None
         if group is not None and not group.buffered:
-            split = Split(
-                event.llm_s, event.env_s, event.other_s, event.queue_s, event.env_setup_s, event.reward_s
-            )
-            group.rollouts[event.trajectory] = Rollout(event.reward, split)
+            group.rollouts[event.trajectory] = Rollout(event.reward, part_seconds(event))
 
     @on(GroupBuffered)
     def _buffer(self, record: Record, event: GroupBuffered) -> None:

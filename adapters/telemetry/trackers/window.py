@@ -7,33 +7,27 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from ....events.types import BatchTaken, DeviceSampled, EvalCompleted, StepCompleted, StepStarted
+from ....events.types import (
+    TRAJECTORY_PARTS,
+    BatchTaken,
+    DeviceSampled,
+    EvalCompleted,
+    StepCompleted,
+    StepStarted,
+)
 
-COMPONENTS = ("llm", "env", "other", "queue", "env_setup", "reward")
-"""Parts of a trajectory's wall time, which they add up to."""
 SAMPLED_EVERY = 16
 """One in so many values of a batch says about where its percentiles lie."""
 
 
-class Split(NamedTuple):
-    """Seconds of one trajectory by component."""
-
-    llm: float
-    env: float
-    other: float
-    queue: float
-    env_setup: float
-    reward: float
-
-
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A finished trajectory. `split` is None where the log only has the trajectory itself."""
+    """A finished trajectory."""
 
     reward: float
-    split: Split | None
+    seconds: tuple[float, ...] | None
+    """Of its parts; None where the log only has the trajectory itself."""
 
 
 @dataclass(slots=True)
@@ -123,12 +117,12 @@ def _rollout_figures(rollouts: Sequence[Rollout]) -> dict[str, float]:
     figures: dict[str, float] = {}
     if rollouts:
         figures["reward/std"] = _deviation([rollout.reward for rollout in rollouts])
-    splits = [rollout.split for rollout in rollouts if rollout.split is not None]
+    splits = [rollout.seconds for rollout in rollouts if rollout.seconds is not None]
     if not splits or len(splits) < len(rollouts):
         return figures
-    columns = dict(zip(COMPONENTS, zip(*splits, strict=True), strict=True))
-    for component, times in columns.items():
-        figures |= _tail(f"generate/trajectory_{component}_time", times)
+    columns = dict(zip(TRAJECTORY_PARTS, zip(*splits, strict=True), strict=True))
+    for part, times in columns.items():
+        figures |= _tail(f"generate/trajectory_{part}_time", times)
     walls = list(map(sum, splits))
     figures |= _tail("generate/trajectory_completion_time", walls)
     wall_s = sum(walls)

@@ -6,9 +6,10 @@ import pytest
 
 from eventrain.adapters.report.curves import totals_s
 from eventrain.adapters.report.history import History, read_history
-from eventrain.adapters.report.rollouts import COMPONENTS, SLOWEST, TURNS
+from eventrain.adapters.report.rollouts import SLOWEST, TURNS
 from eventrain.events.reader import LogReader
 from eventrain.events.types import (
+    TRAJECTORY_PARTS,
     DeviceSampled,
     EngineUp,
     EnvStepFinished,
@@ -56,7 +57,7 @@ def test_components_of_all_steps_sum_to_those_of_all_trajectories(simulated) -> 
     history = read_history(LogReader(simulated("s10_slow_trainer").events).records())
     groups = history.view.groups
     assert groups.ended["trained"] == groups.dispatched  # or the test says nothing
-    for place, name in enumerate(COMPONENTS):
+    for place, name in enumerate(TRAJECTORY_PARTS):
         of_steps = sum(sums[place] for sums in history.rollouts.by_step.values())
         assert of_steps == pytest.approx(history.view.progress.seconds[name])
     assert sum(history.rollouts.trained.values()) == groups.trajectories_completed

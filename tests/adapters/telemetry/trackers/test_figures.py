@@ -48,6 +48,7 @@ ROOT = Path(__file__).parents[4]
 PAYLOAD = PayloadRef(digest="", length=0, pack=0, offset=0)
 SETTINGS = config(scheduler={"groups_per_step": 2, "max_staleness": 1}).model_dump(mode="json")
 COMPONENTS = ("llm", "env", "other", "queue", "env_setup", "reward")
+"""The parts in the order in which they are told here."""
 
 
 def log(*script: tuple[float, Event]) -> list[Record]:
