@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -204,8 +203,3 @@ class Rollouts(Folded):
         self, record: Record, event: GroupFiltered | GroupFailed | GroupEvicted | GroupDiscarded
     ) -> None:
         self._by_group.pop(event.group, None)
-
-
-def is_evaluation(trajectory: str) -> bool:
-    """Return whether `trajectory` belongs to an evaluation and not to a group."""
-    return re.match(r"eval\d", trajectory) is not None

@@ -10,6 +10,7 @@ from statistics import fmean
 from ...core.config import RunConfig
 from ...core.projections import Effect, EngineStatus, StepRow, Wait
 from ...core.stalls import trainer_chain
+from ...events.identity import group_of
 from ...events.types import TRAJECTORY_PARTS, DeviceSampled, RunFailed, RunFinished, part_seconds
 from ..cli.moment_report import config_of, in_flight, targets
 from ..cli.run_facts import RunFacts
@@ -227,12 +228,11 @@ def _flying(facts: RunFacts) -> tuple[tuple[Flying, ...], dict[str, int]]:
     now, stages = facts.now_mono, Counter[str]()
     oldest: dict[int, tuple[int, str, str]] = {}
     for subject, stage, since_ns in _open_stages(facts):
-        group, slash, _ = subject.partition("/")
-        if not slash or not group.isdecimal():
+        number = group_of(subject)
+        if number is None:
             continue
         stages[stage.partition(" ")[0]] += 1
         found = (since_ns, subject, stage)
-        number = int(group)
         if number not in oldest or found < oldest[number]:
             oldest[number] = found
     rows = []

@@ -17,6 +17,7 @@ from typing import Any
 
 from ....core.config import recorded_scheduler
 from ....core.projections.fold import Folded, on
+from ....events.identity import is_evaluation
 from ....events.record import Record
 from ....events.types import (
     PHASES_OF_NEXT_STEP,
@@ -228,7 +229,7 @@ class StepFigures(Folded):
 
     @on(LlmCallFinished)
     def _called(self, record: Record, event: LlmCallFinished) -> None:
-        if not event.trajectory.startswith("eval"):
+        if not is_evaluation(event.trajectory):
             self._window.generated_tokens += event.tokens
 
     @on(DeviceSampled)
