@@ -7,7 +7,7 @@ RunStarted, so a log can be replayed without the file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -44,9 +44,12 @@ __all__ = [
     "Section",
     "TelemetrySection",
     "WatchdogSection",
+    "recorded_checkpoint",
     "recorded_scheduler",
     "require_enough_prompts",
 ]
+
+S = TypeVar("S", bound=Section)
 
 FILTERED_STEPS = 10
 """Batches of groups that may be filtered for one step unless the configuration says otherwise."""
@@ -320,12 +323,20 @@ def recorded_scheduler(config: Mapping[str, Any]) -> SchedulerSection:
     not known here is left out, and a value that is not taken counts as its default; of ``groups_per_step``, which has
     none, as 1. Raises nothing.
     """
-    section = config.get("scheduler")
-    said = dict(section) if isinstance(section, Mapping) else {}
-    usable = {name: said[name] for name in SchedulerSection.model_fields if name in said}
+    return _recorded(SchedulerSection, config.get("scheduler"), {"groups_per_step": 1})
+
+
+def recorded_checkpoint(config: Mapping[str, Any]) -> CheckpointSection:
+    """Return what `config` of a log says of checkpoints, read as `recorded_scheduler` reads."""
+    return _recorded(CheckpointSection, config.get("checkpoint"), {})
+
+
+def _recorded(kind: type[S], recorded: object, otherwise: dict[str, Any]) -> S:
+    said = recorded if isinstance(recorded, Mapping) else {}
+    usable = {name: said[name] for name in kind.model_fields if name in said}
     try:
-        return SchedulerSection.model_validate({"groups_per_step": 1, **usable})
+        return kind.model_validate(otherwise | usable)
     except ValidationError as error:
         for wrong in error.errors():
             usable.pop(str(wrong["loc"][0]), None)
-        return SchedulerSection.model_validate({"groups_per_step": 1, **usable})
+        return kind.model_validate(otherwise | usable)
