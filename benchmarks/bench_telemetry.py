@@ -1,9 +1,10 @@
 """What telemetry costs, and whether it tells the truth. Every table has the limit or the other way beside it.
 
-    python benchmarks/bench_telemetry.py [--quick] [--only use|cost|spans|scrape|sinks]
+    python benchmarks/bench_telemetry.py [--quick] [--only use|cost|holds|spans|scrape|sinks]
 
 use      utilisation by phase on a real Prometheus (which has to be installed): our counters and a sampled gauge
 cost     CPU time of one event of the shipped run, with telemetry on and off, on real files and the real loop
+holds    how long the folds hold up the event loop at once, where there is most for them to do
 spans    spans built and encoded by the process that follows the log
 scrape   the metrics page of a run with 4,096 trajectories in flight
 sinks    step times while the receiver of metrics and traces works, hangs, answers 500, or is gone
@@ -18,6 +19,7 @@ import itertools
 import logging
 import os
 import platform
+import random
 import socket
 import tempfile
 import threading
@@ -41,15 +43,23 @@ from eventrain.adapters.simulated.world import NumberedPrompts, SimulatedArtifac
 from eventrain.adapters.telemetry.live import Telemetry
 from eventrain.adapters.telemetry.metrics.live import LiveMetrics
 from eventrain.adapters.telemetry.metrics.meter import Meter
+from eventrain.adapters.telemetry.metrics.part import INTERVALS_MAX, Track
 from eventrain.adapters.telemetry.traces.builder import TraceBuilder
 from eventrain.adapters.telemetry.traces.otlp import encoded
 from eventrain.adapters.telemetry.traces.sampling import Sampling
+from eventrain.adapters.telemetry.trackers.window import Rollout, Window
 from eventrain.core.config import RunConfig, TelemetrySection
 from eventrain.core.ports import Ports, TrainBatch, TrainResult
 from eventrain.core.run import Run
 from eventrain.events import Bus, LogReader, LogWriter, PayloadStore, RunFolder
 from eventrain.events.record import Record
-from eventrain.events.types import LlmCallStarted, StepCompleted, TelemetryDropped, TrajectoryStarted
+from eventrain.events.types import (
+    TRAJECTORY_PARTS,
+    LlmCallStarted,
+    StepCompleted,
+    TelemetryDropped,
+    TrajectoryStarted,
+)
 
 RATE = 2_000
 """Events per second at which the cost is stated."""
@@ -181,6 +191,33 @@ def long_log(events: int) -> list[Record]:
     with tempfile.TemporaryDirectory() as base:
         write_log(Path(base) / "run", events)
         return list(LogReader(Path(base) / "run" / "events").records())
+
+
+# holds
+
+
+def holds(quick: bool) -> None:
+    """Print how long the largest single computations on the event loop take."""
+    draw = random.Random(0)
+    rollouts = [Rollout(draw.random(), tuple(draw.random() for _ in TRAJECTORY_PARTS)) for _ in range(8_192)]
+    step = Window(0, 0, end_ns=10**9, rollouts=rollouts)
+    track = Track("0")
+    for place in range(INTERVALS_MAX):
+        track.enter(str(place % 10), 1_000 * place)
+    end_ns = 1_000 * INTERVALS_MAX
+
+    print("what holds up the event loop, median of its times")
+    for name, limit_ms, compute in (
+        ("figures of a step of 8,192 trajectories", 10.0, lambda: step.figures(1)),
+        ("samples of 8 devices over 8,192 changes", 1.0, lambda: [track.shares(0, end_ns + n) for n in range(8)]),
+    ):
+        took = []
+        for _ in range(5 if quick else 50):
+            began = time.perf_counter()
+            compute()
+            took.append(time.perf_counter() - began)
+        print(f"  {name}: {1e3 * median(took):.2f} ms (limit {limit_ms:g} ms)")
+    print()
 
 
 # spans
@@ -335,6 +372,7 @@ def step_times(
 TABLES: Sequence[tuple[str, Callable[[bool], None]]] = (
     ("use", use),
     ("cost", cost),
+    ("holds", holds),
     ("spans", spans),
     ("scrape", scrape),
     ("sinks", sinks),

@@ -6,9 +6,10 @@ RunStarted, so a log can be replayed without the file.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from .config_sections import (
     CheckpointSection,
@@ -43,8 +44,12 @@ __all__ = [
     "Section",
     "TelemetrySection",
     "WatchdogSection",
+    "recorded_checkpoint",
+    "recorded_scheduler",
     "require_enough_prompts",
 ]
+
+S = TypeVar("S", bound=Section)
 
 FILTERED_STEPS = 10
 """Batches of groups that may be filtered for one step unless the configuration says otherwise."""
@@ -309,3 +314,29 @@ def require_enough_prompts(config: RunConfig, items: int) -> None:
             f"need {need} prompts, but {items} items x data.epochs = {config.data.epochs} are {have}: "
             f"at least data.epochs = {-(-need // items)} would do"
         )
+
+
+def recorded_scheduler(config: Mapping[str, Any]) -> SchedulerSection:
+    """Return the scheduler's settings as a log has them in `config`, as far as this version can use them.
+
+    For folds that count by them and decide nothing, which have to read a log of any version to its end: a key that is
+    not known here is left out, and a value that is not taken counts as its default; of ``groups_per_step``, which has
+    none, as 1. Raises nothing.
+    """
+    return _recorded(SchedulerSection, config.get("scheduler"), {"groups_per_step": 1})
+
+
+def recorded_checkpoint(config: Mapping[str, Any]) -> CheckpointSection:
+    """Return what `config` of a log says of checkpoints, read as `recorded_scheduler` reads."""
+    return _recorded(CheckpointSection, config.get("checkpoint"), {})
+
+
+def _recorded(kind: type[S], recorded: object, otherwise: dict[str, Any]) -> S:
+    said = recorded if isinstance(recorded, Mapping) else {}
+    usable = {name: said[name] for name in kind.model_fields if name in said}
+    try:
+        return kind.model_validate(otherwise | usable)
+    except ValidationError as error:
+        for wrong in error.errors():
+            usable.pop(str(wrong["loc"][0]), None)
+        return kind.model_validate(otherwise | usable)

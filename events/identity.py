@@ -1,4 +1,4 @@
-"""Names that a log gives to itself and its parts: the run's id, and the ids of its traces.
+"""Names that a log gives to itself and its parts: the run's id, its trajectories, and the ids of its traces.
 
 All are functions of the log, so whoever reads it, live or later, on any machine, arrives at the same ones. An exporter
 that starts over sends the same spans again, a link may be made before what it leads to, and no generator of random
@@ -21,6 +21,18 @@ def run_id(name: str, started_ts: int) -> str:
     """
     moment = datetime.datetime.fromtimestamp(started_ts // 1_000_000_000, datetime.UTC)
     return f"{name}-{moment:%Y%m%d-%H%M%S}"
+
+
+def group_of(trajectory: str) -> int | None:
+    """Return the number of the group that `trajectory` belongs to: 57 for ``57/3``; None for any other name."""
+    group, slash, _ = trajectory.partition("/")
+    return int(group) if slash and group.isdecimal() else None
+
+
+def is_evaluation(trajectory: str) -> bool:
+    """Return whether `trajectory` belongs to an evaluation, as ``eval4/0`` does, and not to a group."""
+    evaluation, slash, _ = trajectory.partition("/")
+    return bool(slash) and evaluation.startswith("eval") and evaluation[4:].isdecimal()
 
 
 def trace_id(run: str, subject: str) -> bytes:

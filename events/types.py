@@ -34,6 +34,9 @@ Phase = Literal[
 ]
 """What the trainer is doing now; exactly one holds at any time. ``generating`` is the default."""
 
+PHASES_OF_NEXT_STEP = frozenset[Phase]({"waiting_for_buffer", "generating", "converting", "finished"})
+"""With the first of these after a step is trained, the trainer has done with it and turns to the next."""
+
 Outcome = Literal["completed", "failed", "cancelled", "expired", "lost"]
 """How an effect ended. Every started effect ends in exactly one of these."""
 
@@ -374,6 +377,15 @@ class TrajectoryCompleted(Event):
     reward_s: float
     other_s: float
     payload: PayloadRef
+
+
+TRAJECTORY_PARTS = ("queue", "llm", "env_setup", "env", "reward", "other")
+"""What the wall time of a trajectory is divided into; the parts add up to it."""
+
+
+def part_seconds(event: TrajectoryCompleted) -> tuple[float, ...]:
+    """Return the seconds of each of `TRAJECTORY_PARTS`, in that order."""
+    return event.queue_s, event.llm_s, event.env_setup_s, event.env_s, event.reward_s, event.other_s
 
 
 class TrajectoryFailed(Event):

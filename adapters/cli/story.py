@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ...events.identity import group_of
 from ...events.record import Record
 from ...events.types import (
     BatchTaken,
@@ -100,9 +101,9 @@ def read_group(records: Iterable[Record], number: int) -> GroupStory | None:
 
 def read_trajectory(records: Iterable[Record], name: str) -> TrajectoryStory | None:
     """Return the story of trajectory `name` (``57/3``, ``eval0/2``), or None when the log has none."""
-    head = name.partition("/")[0]
-    if head.isdecimal():
-        group = read_group(records, int(head))
+    number = group_of(name)
+    if number is not None:
+        group = read_group(records, number)
         return None if group is None else group.trajectories.get(name)
     story = TrajectoryStory(name)
     for record in records:

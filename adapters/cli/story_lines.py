@@ -8,7 +8,15 @@ from itertools import groupby
 import click
 
 from ...events.trajectory import TrajectoryPayload, Turn, float32_list, int32_list
-from ...events.types import GroupDiscarded, GroupEvicted, GroupFailed, GroupFiltered, TrajectoryCompleted
+from ...events.types import (
+    TRAJECTORY_PARTS,
+    GroupDiscarded,
+    GroupEvicted,
+    GroupFailed,
+    GroupFiltered,
+    TrajectoryCompleted,
+    part_seconds,
+)
 from .event_line import spans_text
 from .quantities import number, seconds, table
 from .story import AttemptStory, GroupStory, TrajectoryStory
@@ -105,15 +113,8 @@ def _completed_rows(done: TrajectoryCompleted, group: GroupStory | None) -> list
         difference = done.reward - group.buffered.reward_mean
         reward += f" ({difference:+.4g} against its group's mean {number(group.buffered.reward_mean)})"
     parts = [
-        (name, spent)
-        for name, spent in (
-            ("queue", done.queue_s),
-            ("llm", done.llm_s),
-            ("env setup", done.env_setup_s),
-            ("env", done.env_s),
-            ("reward", done.reward_s),
-            ("other", done.other_s),
-        )
+        (part.replace("_", " "), spent)
+        for part, spent in zip(TRAJECTORY_PARTS, part_seconds(done), strict=True)
         if spent > 0
     ]
     times = " + ".join(f"{name} {seconds(spent)}" for name, spent in parts)
@@ -188,7 +189,7 @@ def _indented(text: str) -> list[str]:
 
 
 def _wall(done: TrajectoryCompleted) -> float:
-    return done.queue_s + done.llm_s + done.env_setup_s + done.env_s + done.reward_s + done.other_s
+    return sum(part_seconds(done))
 
 
 def _labelled(rows: Sequence[tuple[str, str]]) -> list[str]:

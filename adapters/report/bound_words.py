@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from ...events.types import TRAJECTORY_PARTS
 from .bound import Lost, Thing, lost, waits
 from .devices import GPUS
 from .history import WAITING
 from .reading import Reading
-from .rollouts import COMPONENTS
 from .standstill import together
 
 Bound = Thing | Literal["stall", "unknown"]
@@ -50,7 +50,7 @@ def component_shares(reading: Reading) -> dict[str, float]:
     """Return the share of all completed training trajectories' time that each component took; empty if none was."""
     spent = reading.status.view.progress.seconds
     total = sum(spent.values())
-    return {name: spent[name] / total for name in COMPONENTS} if total > 0 else {}
+    return {name: spent[name] / total for name in TRAJECTORY_PARTS} if total > 0 else {}
 
 
 def _words(reading: Reading, thing: Thing, share: Callable[..., str]) -> str:

@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from ...core.projections import EvalRow
+from ...events.types import TRAJECTORY_PARTS
 from . import colours
 from .colours import words
 from .curves import POINTS, thin
 from .figures import Figure, Key, Panel, line
 from .reading import Reading
-from .rollouts import COMPONENTS
 
 BARS = 400
 """Bars of components at most; where there are more steps, each bar is the mean of some."""
@@ -105,11 +105,11 @@ def components(reading: Reading) -> Figure | None:
     )
     parts = _parts(steps)
     sums = [
-        [sum(rollouts.by_step[step][place] for step in part) for place in range(len(COMPONENTS))]
+        [sum(rollouts.by_step[step][place] for step in part) for place in range(len(TRAJECTORY_PARTS))]
         for part in parts
     ]
     _stacked(figure, parts, sums, [sum(rollouts.trained[step] for step in part) for part in parts])
-    setup, env = COMPONENTS.index("env_setup"), COMPONENTS.index("env")
+    setup, env = TRAJECTORY_PARTS.index("env_setup"), TRAJECTORY_PARTS.index("env")
     share = [(one[setup] + one[env]) / (sum(one) or 1.0) for one in sums]
     key = Key("share of time in the environment", colours.COMPONENTS["env"], "share", "line")
     trace = _curve([fmean(part) for part in parts], share, key, "%{y:.1%}")
@@ -123,7 +123,7 @@ def _stacked(
     """Draw the mean seconds of each component on top of each other: `sums` of `counts` trajectories in each part."""
     x = [fmean(part) for part in parts]
     width = len(parts[0]) * (0.94 if len(parts) > 40 else 0.8)
-    for place, name in enumerate(COMPONENTS):
+    for place, name in enumerate(TRAJECTORY_PARTS):
         y = [max(0.0, float(f"{one[place] / count:.4g}")) for one, count in zip(sums, counts, strict=True)]
         if max(y) < 1e-9:
             continue

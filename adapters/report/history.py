@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import NamedTuple
 
-from ...core.config import RunConfig
+from ...core.config import recorded_scheduler
 from ...core.projections import Folded, View, on
 from ...events.record import Record
 from ...events.types import (
@@ -187,7 +187,7 @@ class History(Folded):
         self._phase.enter("starting", 0, 0)
         for curve in (self.in_flight, self.buffered, self.calls, self.slots):
             curve.add(0, 0)
-        self.capacity.add(0, RunConfig.model_validate(event.config).scheduler.buffer_or_default)
+        self.capacity.add(0, recorded_scheduler(event.config).buffer_or_default)
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
@@ -197,7 +197,7 @@ class History(Folded):
             Restart(now, event.step, down_s, event.forked_from, event.rolled_back, record.ts)
         )
         if event.config is not None:
-            self.capacity.add(now, RunConfig.model_validate(event.config).scheduler.buffer_or_default)
+            self.capacity.add(now, recorded_scheduler(event.config).buffer_or_default)
         self._phase.enter("starting", now, event.step)
         self._count_slots()
 

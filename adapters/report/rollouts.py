@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import heapq
-import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ...core.config import recorded_checkpoint
 from ...core.projections.fold import Folded, on
 from ...events.record import Record
 from ...events.types import (
+    TRAJECTORY_PARTS,
     BatchTaken,
+    CheckpointCommitted,
     EnvStepFinished,
     EnvStepStarted,
     GroupDiscarded,
@@ -22,17 +24,17 @@ from ...events.types import (
     RunFailed,
     RunFinished,
     RunResumed,
+    RunStarted,
     TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
+    part_seconds,
 )
 
 SLOWEST = 10
 """Trajectories that are kept with their turns."""
 TURNS = 100
 """Turns of one trajectory that are kept; of one that has more, the first ones."""
-COMPONENTS = ("queue", "llm", "env_setup", "env", "reward", "other")
-"""Parts of a trajectory's wall time; they add up to it."""
 
 
 class Turn(NamedTuple):
@@ -88,11 +90,16 @@ class Rollouts(Folded):
     """Component seconds by step, and the slowest trajectories. Times are the run's own monotonic clock."""
 
     by_step: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    """Seconds of `COMPONENTS`, summed over the trajectories that each step trained."""
+    """Seconds of `TRAJECTORY_PARTS`, summed over the trajectories that each step trained."""
     trained: dict[int, int] = field(default_factory=dict)
     """How many trajectories those are."""
     running: dict[str, Slow] = field(default_factory=dict)
-    _by_group: dict[int, tuple[int, list[float]]] = field(default_factory=dict)
+    _taken_by: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Groups of the batch of each step that a resume may roll back."""
+    _by_group: dict[int, tuple[int, tuple[float, ...]]] = field(default_factory=dict)
+    _checkpoints: list[int] = field(default_factory=list)
+    """Versions of those that are kept, oldest first."""
+    _checkpoints_kept: int = 1
     _slowest: list[tuple[float, int, Slow]] = field(default_factory=list)
 
     def slowest(self, now_ns: int) -> list[Slow]:
@@ -102,8 +109,16 @@ class Rollouts(Folded):
         ended = [one for _, _, one in self._slowest]
         return sorted([*ended, *self.running.values()], key=lambda one: (-one.seconds, one.seq))[:SLOWEST]
 
+    @on(RunStarted)
+    def _run_started(self, record: Record, event: RunStarted) -> None:
+        self._checkpoints_kept = recorded_checkpoint(event.config).keep
+
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
+        if event.config is not None:
+            self._checkpoints_kept = recorded_checkpoint(event.config).keep
+        self._checkpoints = [version for version in self._checkpoints if version <= event.version]
+        self._taken_by = {step: groups for step, groups in self._taken_by.items() if step < event.step}
         for one in self.running.values():
             one.outcome = "interrupted"
             self._end(one, event.last_mono or record.mono)
@@ -171,17 +186,9 @@ class Rollouts(Folded):
             self._end(one, record.mono)
         if event.group is None:
             return
-        found = self._by_group.get(event.group)
-        if found is None:
-            found = self._by_group[event.group] = (0, [0.0] * len(COMPONENTS))
-        count, sums = found
-        sums[0] += event.queue_s
-        sums[1] += event.llm_s
-        sums[2] += event.env_setup_s
-        sums[3] += event.env_s
-        sums[4] += event.reward_s
-        sums[5] += event.other_s
-        self._by_group[event.group] = (count + 1, sums)
+        count, sums = self._by_group.get(event.group, (0, (0.0,) * len(TRAJECTORY_PARTS)))
+        parts = zip(sums, part_seconds(event), strict=True)
+        self._by_group[event.group] = count + 1, tuple(before + spent for before, spent in parts)
 
     @on(TrajectoryFailed)
     def _failed(self, record: Record, event: TrajectoryFailed) -> None:
@@ -200,20 +207,24 @@ class Rollouts(Folded):
 
     @on(BatchTaken)
     def _taken(self, record: Record, event: BatchTaken) -> None:
-        """Give the groups' times to their step. They are kept: a resume may roll the step back."""
+        """Give the groups' times to their step. They are kept as long as a resume may roll the step back."""
+        self._taken_by[event.step] = event.groups
         found = [self._by_group[group] for group in event.groups if group in self._by_group]
         self.trained[event.step] = sum(count for count, _ in found)
         self.by_step[event.step] = tuple(
             sum(parts) for parts in zip(*(sums for _, sums in found), strict=True)
         )
 
+    @on(CheckpointCommitted)
+    def _saved(self, record: Record, event: CheckpointCommitted) -> None:
+        """Forget the groups of steps before the oldest checkpoint that is kept: no resume goes back to them."""
+        self._checkpoints = [*self._checkpoints, event.version][-self._checkpoints_kept :]
+        for step in [step for step in self._taken_by if step < self._checkpoints[0]]:
+            for group in self._taken_by.pop(step):
+                self._by_group.pop(group, None)
+
     @on(GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)
     def _given_up(
         self, record: Record, event: GroupFiltered | GroupFailed | GroupEvicted | GroupDiscarded
     ) -> None:
         self._by_group.pop(event.group, None)
-
-
-def is_evaluation(trajectory: str) -> bool:
-    """Return whether `trajectory` belongs to an evaluation and not to a group."""
-    return re.match(r"eval\d", trajectory) is not None

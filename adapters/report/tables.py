@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
-from ...events.identity import trace_id
+from ...events.identity import is_evaluation, trace_id
 from ..cli.quantities import clock_time, seconds
 from ..cli.run_facts import utc_text
 from . import colours
 from .bound_words import component_shares, percent
 from .colours import words
 from .reading import Reading
-from .rollouts import SLOWEST, Slow, is_evaluation
+from .rollouts import SLOWEST, Slow
 from .settings import settings_rows
 from .troubles import Trouble
 from .verdict import judge

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ...core.config import RunConfig
+from ...events.identity import group_of
 from ...events.record import Record
 from ...events.types import (
     BatchTaken,
@@ -181,9 +182,9 @@ def _runs_on(run: Simulated) -> Iterator[Broken]:
         if isinstance(event, GroupFailed | GroupEvicted | GroupDiscarded):
             ended[event.group] = record.seq
         elif isinstance(event, LlmCallStarted | EnvStepStarted):
-            owner = event.trajectory.partition("/")[0]
-            if owner.isdecimal() and int(owner) in ended:
-                how = f"seq {record.seq} is for {event.trajectory}, whose group ended at seq {ended[int(owner)]}"
+            owner = group_of(event.trajectory)
+            if owner is not None and owner in ended:
+                how = f"seq {record.seq} is for {event.trajectory}, whose group ended at seq {ended[owner]}"
                 yield Broken("nothing runs for a group that has ended", how)
 
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from rich.text import Text
 
+from ...events.types import TRAJECTORY_PARTS
 from ..cli.quantities import number, seconds, size
 from ..console import PHASE_COLOURS
 from .model import MEAN_STEPS, Done, Flying, Shown, Target
 from .plot import LABELLED, area
-from .recent import PARTS
 
 PART_COLOURS = {
     "queue": "yellow",
@@ -238,9 +238,9 @@ def part_lines(now: Shown, width: int, height: int, *, plain: bool = False) -> l
     total, total_all = sum(now.parts.values()), sum(now.parts_all.values())
     if total_all <= 0:
         return [Line(text(("no trajectory is complete yet", "bright_black")))]
-    late = {name: now.parts.get(name, 0.0) / total if total else 0.0 for name in PARTS}
-    ever = {name: now.parts_all.get(name, 0.0) / total_all for name in PARTS}
-    used = [name for name in PARTS if late[name] or ever[name]]
+    late = {name: now.parts.get(name, 0.0) / total if total else 0.0 for name in TRAJECTORY_PARTS}
+    ever = {name: now.parts_all.get(name, 0.0) / total_all for name in TRAJECTORY_PARTS}
+    used = [name for name in TRAJECTORY_PARTS if late[name] or ever[name]]
     if height > len(used):
         lines = [_part_row(name, late[name], ever[name], width) for name in used]
         head = f"{'':<9} {f'last {len(now.done)}':>7} {'run':>6}"

@@ -10,12 +10,13 @@ from statistics import fmean
 from ...core.config import RunConfig
 from ...core.projections import Effect, EngineStatus, StepRow, Wait
 from ...core.stalls import trainer_chain
-from ...events.types import DeviceSampled, RunFailed, RunFinished
+from ...events.identity import group_of
+from ...events.types import TRAJECTORY_PARTS, DeviceSampled, RunFailed, RunFinished, part_seconds
 from ..cli.moment_report import config_of, in_flight, targets
 from ..cli.run_facts import RunFacts
 from ..cli.status_report import Life, phases
 from ..console import ProgressPanel
-from .recent import PARTS, Recent
+from .recent import Recent
 
 _STAGES = {"llm_call": "llm", "env_reset": "env", "env_step": "env", "reward": "reward", "retry": "retry"}
 MEAN_STEPS = 10
@@ -199,7 +200,9 @@ def shown(facts: RunFacts, recent: Recent, *, alive: bool = True) -> Shown:
         eval_reward=view.progress.evals[-1].reward_mean if view.progress.evals else None,
         done=_done(recent),
         parts=recent.seconds(),
-        parts_all={name: view.progress.seconds[name] for name in PARTS if view.progress.seconds[name] > 0},
+        parts_all={
+            name: view.progress.seconds[name] for name in TRAJECTORY_PARTS if view.progress.seconds[name] > 0
+        },
         completed=groups.trajectories_completed,
         failed={kind: n for kind, n in groups.trajectories_failed.items() if n and kind != "cancelled"},
         ended={how: count for how, count in groups.ended.items() if count},
@@ -225,12 +228,11 @@ def _flying(facts: RunFacts) -> tuple[tuple[Flying, ...], dict[str, int]]:
     now, stages = facts.now_mono, Counter[str]()
     oldest: dict[int, tuple[int, str, str]] = {}
     for subject, stage, since_ns in _open_stages(facts):
-        group, slash, _ = subject.partition("/")
-        if not slash or not group.isdecimal():
+        number = group_of(subject)
+        if number is None:
             continue
         stages[stage.partition(" ")[0]] += 1
         found = (since_ns, subject, stage)
-        number = int(group)
         if number not in oldest or found < oldest[number]:
             oldest[number] = found
     rows = []
@@ -265,7 +267,7 @@ def _open_stages(facts: RunFacts) -> list[tuple[str, str, int]]:
 
 def _done(recent: Recent) -> tuple[Done, ...]:
     return tuple(
-        Done(one.trajectory, one.reward, sum(getattr(one, f"{part}_s") for part in PARTS), one.turns)
+        Done(one.trajectory, one.reward, sum(part_seconds(one)), one.turns)
         for one in reversed(recent.completed())
     )
 

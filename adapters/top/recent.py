@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...core.projections import Folded, on
 from ...events.record import Record
-from ...events.types import DeviceSampled, TrajectoryCompleted
+from ...events.types import TRAJECTORY_PARTS, DeviceSampled, TrajectoryCompleted, part_seconds
 
 EVENTS = 16_384
 """Events that count as the last ones. What is older says nothing here, so the state at any point of a log is the
@@ -15,8 +15,6 @@ fold of so many events before it, whether it was reached from the beginning or f
 TRAJECTORIES = 50
 RATE_S = 5.0
 """Seconds over which events are counted."""
-PARTS = ("queue", "llm", "env_setup", "env", "reward", "other")
-"""The times that add up to a trajectory's wall time."""
 
 
 @dataclass
@@ -44,9 +42,10 @@ class Recent(Folded):
         ]
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each of `PARTS`, summed over `completed`."""
-        done = self.completed()
-        return {part: sum(getattr(one, f"{part}_s") for one in done) for part in PARTS} if done else {}
+        """Return the seconds of each of `TRAJECTORY_PARTS`, summed over `completed`."""
+        done = [part_seconds(one) for one in self.completed()]
+        sums = map(sum, zip(*done, strict=True))
+        return dict(zip(TRAJECTORY_PARTS, sums, strict=True)) if done else {}
 
     def rate(self, now_ns: int) -> float:
         """Return events a second over the last `RATE_S` seconds before `now_ns`, the run's monotonic time.

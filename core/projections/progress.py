@@ -6,7 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ...events.record import Record
-from ...events.types import EvalCompleted, RunResumed, StepCompleted, TrajectoryCompleted
+from ...events.types import (
+    TRAJECTORY_PARTS,
+    EvalCompleted,
+    RunResumed,
+    StepCompleted,
+    TrajectoryCompleted,
+    part_seconds,
+)
 from .fold import Folded, on
 
 
@@ -43,7 +50,7 @@ class Progress(Folded):
     tokens: Counter[str] = field(default_factory=Counter)
     """'prompt' and 'completion' tokens of completed training trajectories."""
     seconds: Counter[str] = field(default_factory=Counter)
-    """Sums over completed training trajectories: queue, llm, env_setup, env, reward, other."""
+    """Sums over completed training trajectories, by `TRAJECTORY_PARTS`."""
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
@@ -78,9 +85,5 @@ class Progress(Folded):
         self.tokens["prompt"] += event.prompt_tokens
         self.tokens["completion"] += event.completion_tokens
         seconds: dict[str, float] = self.seconds  # type: ignore[assignment]  # a Counter's values are ints to mypy
-        seconds["queue"] += event.queue_s
-        seconds["llm"] += event.llm_s
-        seconds["env_setup"] += event.env_setup_s
-        seconds["env"] += event.env_s
-        seconds["reward"] += event.reward_s
-        seconds["other"] += event.other_s
+        for part, spent in zip(TRAJECTORY_PARTS, part_seconds(event), strict=True):
+            seconds[part] += spent

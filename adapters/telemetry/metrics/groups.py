@@ -37,7 +37,7 @@ class Groups(Part):
         """Median time in flight of the last whole groups; 0 before the first."""
         self._identity = identity
         self._step = 0
-        self._version: dict[int, tuple[int, int]] = {}
+        self._version: dict[int, int] = {}
         self._buffer: dict[int, tuple[int, int]] = {}
         self._for_target: dict[int, int] = {}
         self._durations: deque[int] = deque(maxlen=DURATIONS_KEPT)
@@ -68,7 +68,7 @@ class Groups(Part):
     def _sent(self, record: Record, event: GroupDispatched) -> None:
         self._dispatched += 1
         self.flight[event.group] = record.mono
-        self._version[event.group] = event.version, event.target
+        self._version[event.group] = event.version
 
     def _land(self, group: int, disposition: str) -> int | None:
         since_ns = self.flight.pop(group, None)
@@ -90,7 +90,7 @@ class Groups(Part):
 
     @on(GroupRestored)
     def _restored(self, record: Record, event: GroupRestored) -> None:
-        self._version[event.group] = event.version, event.target
+        self._version[event.group] = event.version
         self._keep(event.group, event.target, record.mono)
 
     @on(GroupFailed, GroupEvicted, GroupDiscarded)
@@ -105,7 +105,7 @@ class Groups(Part):
         self._step = event.step + 1
         for group in event.groups:
             since_ns = self._release(group)
-            version, _ = self._version.pop(group, (event.step, 0))
+            version = self._version.pop(group, event.step)
             self._staleness.observe(event.step - version)
             self._left_buffer["trained"] += 1
             if since_ns is not None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-from pydantic import ValidationError
-
-from ....core.config import SchedulerSection
+from ....core.config import recorded_scheduler
 from ....core.projections import Identity as RunIdentity
 from ....core.projections.fold import on
 from ....events.record import Record
@@ -65,7 +63,7 @@ class Identity(Part):
         def said(section: str, key: str, otherwise: str) -> str:
             return str(sections.get(section, {}).get(key, otherwise))
 
-        scheduler = _scheduler(sections.get("scheduler", {}))
+        scheduler = recorded_scheduler(config)
         self.environment = said("environment", "kind", "unknown")
         self.groups_per_step = scheduler.groups_per_step
         self.targeted = scheduler.policy == "targeted"
@@ -84,12 +82,3 @@ class Identity(Part):
         into.set("rl_run_info", 1, *self._info)
         into.set_state("rl_run_outcome", self._outcome, OUTCOMES)
         into.set("rl_buffer_capacity_groups", self.buffer_groups)
-
-
-def _scheduler(section: dict[str, Any]) -> SchedulerSection:
-    """Return the settings as far as this version knows them; logs of other versions may have others."""
-    known = {name: value for name, value in section.items() if name in SchedulerSection.model_fields}
-    try:
-        return SchedulerSection.model_validate(known)
-    except ValidationError:
-        return SchedulerSection(groups_per_step=1)

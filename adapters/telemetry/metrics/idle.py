@@ -141,9 +141,8 @@ class Idle(Part):
         self._health = health
         self._tracks = {pool: Track("starting") for pool in ("learner", "engine", "shared")}
         self._tracks["controller"] = Track("low_use")
-        self._learner, self.engine, self._shared = (
-            self._tracks[pool] for pool in ("learner", "engine", "shared")
-        )
+        self._learner, self._shared = self._tracks["learner"], self._tracks["shared"]
+        self.engine = self._tracks["engine"]
         """The causes of an engine's device; `value` is the one now."""
         self._straggles_ns: int | None = None  # when starvation becomes the oldest group's fault
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Container, Iterable
 
@@ -62,51 +63,61 @@ class StateClock:
 
 
 class Track:
-    """The recent intervals of a value that changes, to split a window by them."""
+    """The recent intervals of a value that changes, to split a window by them.
 
-    __slots__ = ("_answer", "_asked", "_changes", "value")
+    With each change stands how long every value had held by then, so a window is split by a look at both its ends,
+    however many changes lie in it.
+    """
+
+    __slots__ = ("_before", "_held_ns", "_places", "_since", "value")
 
     def __init__(self, value: str) -> None:
         self.value = value
-        self._changes: deque[tuple[int, str]] = deque([(0, value)], maxlen=INTERVALS_MAX)
-        self._asked = (0, 0, 0)
-        self._answer: dict[str, float] = {}
+        self._places: dict[str, int] = {}
+        """Of each value that was seen: its place in the lists of nanoseconds."""
+        self._held_ns: list[int] = []
+        """Nanoseconds of the intervals that have ended."""
+        self._since: deque[int] = deque(maxlen=INTERVALS_MAX)
+        self._before: deque[tuple[str, tuple[int, ...]]] = deque(maxlen=INTERVALS_MAX)
+        self._begin(value, 0)
 
     @property
     def since_ns(self) -> int:
         """Since when the present value holds."""
-        return self._changes[-1][0]
+        return self._since[-1]
 
     def enter(self, value: str, now_ns: int) -> None:
         """Go over to `value` at `now_ns`, which is not before the last change."""
         if value != self.value:
-            self.value = value
-            self._changes.append((now_ns, value))
+            self._held_ns[self._places[self.value]] += now_ns - self.since_ns
+            self._begin(value, now_ns)
+
+    def _begin(self, value: str, now_ns: int) -> None:
+        if value not in self._places:
+            self._places[value] = len(self._places)
+            self._held_ns.append(0)
+        self.value = value
+        self._since.append(now_ns)
+        self._before.append((value, tuple(self._held_ns)))
 
     def shares(self, begin_ns: int, end_ns: int) -> dict[str, float]:
         """Return which share of the window each value held; they sum to 1.
 
         What lies before the oldest interval that is kept counts for that one. An empty window is all of the value now.
         """
-        asked = (begin_ns, end_ns, self.since_ns)
-        if asked != self._asked:  # all devices of one round of samples have the same window
-            self._asked, self._answer = asked, self._split(begin_ns, end_ns)
-        return self._answer
-
-    def _split(self, begin_ns: int, end_ns: int) -> dict[str, float]:
         if end_ns <= begin_ns:
             return {self.value: 1.0}
-        held: dict[str, int] = {}
-        until, last = end_ns, len(self._changes) - 1
-        for place, (since, value) in enumerate(reversed(self._changes)):
-            begin = begin_ns if place == last else max(since, begin_ns)
-            if begin < until:
-                held[value] = held.get(value, 0) + until - begin
-                until = begin
-            if since <= begin_ns:
-                break
         window = end_ns - begin_ns
-        return {value: ns / window for value, ns in held.items()}
+        spans = zip(self._places, self._until(begin_ns), self._until(end_ns), strict=True)
+        return {value: (until - before) / window for value, before, until in spans if until != before}
+
+    def _until(self, at_ns: int) -> list[int]:
+        """Return for how long each value had held at `at_ns`, in the order of their places."""
+        place = max(0, bisect_right(self._since, at_ns) - 1)
+        value, before = self._before[place]
+        held = [*before, *(0,) * (len(self._places) - len(before))]
+        held[self._places[value]] += at_ns - self._since[place]
+        return held
 
 
 def bounded(label: str, known: Container[str], count: int, limit: int) -> str:

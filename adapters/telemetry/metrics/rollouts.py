@@ -5,6 +5,7 @@ from __future__ import annotations
 from ....core.projections.fold import on
 from ....events.record import Record
 from ....events.types import (
+    TRAJECTORY_PARTS,
     EnvStepFinished,
     EnvStepStarted,
     GroupBuffered,
@@ -21,6 +22,7 @@ from ....events.types import (
     TrajectoryDropped,
     TrajectoryFailed,
     TrajectoryStarted,
+    part_seconds,
 )
 from .catalog import ENVIRONMENT_BOUNDS_S
 from .distribution import Buckets
@@ -29,7 +31,6 @@ from .part import Part
 from .snapshot import Snapshot
 
 STAGES = ("llm", "env_setup", "env", "reward", "retry", "other")
-COMPONENTS = ("queue", "llm", "env_setup", "env", "reward", "other")
 _STAGE_OF_CALL = {"reset": "env_setup", "step": "env", "reward": "reward"}
 
 
@@ -147,7 +148,7 @@ class Rollouts(Part):
         self._ended["completed"] += 1
         self._tokens["prompt"] += event.prompt_tokens
         self._tokens["sampled"] += event.completion_tokens
-        parts = (event.queue_s, event.llm_s, event.env_setup_s, event.env_s, event.reward_s, event.other_s)
+        parts = part_seconds(event)
         environment = self._identity.environment
         sums = self._seconds.get(environment)
         if sums is None:
@@ -165,7 +166,7 @@ class Rollouts(Part):
             break
         into.set_each("rl_trajectories_total", self._ended)
         for environment, sums in self._seconds.items():
-            for component, seconds in zip(COMPONENTS, sums, strict=True):
+            for component, seconds in zip(TRAJECTORY_PARTS, sums, strict=True):
                 into.set("rl_trajectory_component_seconds_total", seconds, environment, component)
             into.distribution("rl_trajectory_duration_seconds", self._durations[environment], environment)
         for (environment, call), buckets in self._steps.items():

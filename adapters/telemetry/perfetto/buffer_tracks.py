@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import ValidationError
-
-from ....core.config import RunConfig
+from ....core.config import recorded_scheduler
 from ....core.projections import Folded, Groups, on
 from ....events.record import Record
 from ....events.types import (
@@ -53,9 +49,8 @@ class BufferTracks(Folded):
 
     @on(RunStarted, RunResumed)
     def _configured(self, record: Record, event: RunStarted | RunResumed) -> None:
-        capacity = None if event.config is None else _capacity(event.config)
-        if capacity is not None:
-            self._capacity.set(capacity)
+        if event.config is not None:
+            self._capacity.set(recorded_scheduler(event.config).buffer_or_default)
         self._count()
 
     @on(GroupDispatched, GroupBuffered, BatchTaken)
@@ -139,11 +134,3 @@ class BufferTracks(Folded):
         if track is None:
             track = self._marks[lane] = self._file.track(lane, self._health)
         self._file.instant(track, name, told)
-
-
-def _capacity(config: dict[str, Any]) -> int | None:
-    """Return how many groups the buffer holds; None for a configuration that this version cannot read."""
-    try:
-        return RunConfig.model_validate(config).scheduler.buffer_or_default
-    except ValidationError:
-        return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ....events.identity import span_id, trace_id
 from ....events.record import Record
 from ....events.types import (
+    PHASES_OF_NEXT_STEP,
     BatchTaken,
     Blocked,
     CheckpointCommitted,
@@ -33,9 +34,6 @@ from .attempt import ERRORS, erroneous
 from .groups import Group, Groups
 from .origin import Origin, truncated
 from .spans import Attributes, Link, Span
-
-NEXT_STEP = frozenset({"waiting_for_buffer", "generating", "converting", "finished"})
-"""Phases with which the trainer turns from a step that is trained to the next."""
 
 
 @dataclass(slots=True)
@@ -158,7 +156,7 @@ class Steps:
         """Turn to the next step after one that is trained, and begin or end the weight sync."""
         self._end(names.SYNC, now_ns)
         step = self._step
-        if step is not None and step.trained and event.phase in NEXT_STEP:
+        if step is not None and step.trained and event.phase in PHASES_OF_NEXT_STEP:
             self._close(now_ns)
             if event.phase != "finished":
                 self._begin(step.step + 1, record.seq, now_ns)

@@ -15,10 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....core.config import SchedulerSection
+from ....core.config import recorded_scheduler
 from ....core.projections.fold import Folded, on
+from ....events.identity import is_evaluation
 from ....events.record import Record
 from ....events.types import (
+    PHASES_OF_NEXT_STEP,
     BatchTaken,
     DeviceSampled,
     EvalCompleted,
@@ -38,13 +40,12 @@ from ....events.types import (
     StepCompleted,
     StepStarted,
     TrajectoryCompleted,
+    part_seconds,
 )
-from .window import Rollout, Split, Window
+from .window import Rollout, Window
 
 SETTLE_S = 2.0
 """How long a row waits for the samples of devices that end after its window."""
-BOUNDARIES = ("waiting_for_buffer", "generating", "converting", "finished")
-"""Phases before which a step's window ends: the first of them after the step was trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class StepFigures(Folded):
 
     @on(PhaseEntered)
     def _entered(self, record: Record, event: PhaseEntered) -> None:
-        if event.phase in BOUNDARIES and self._window.completed is not None:
+        if event.phase in PHASES_OF_NEXT_STEP and self._window.completed is not None:
             self._close(record, record.mono)
             self._window = Window(record.mono, self._buffered)
         else:
@@ -141,7 +142,7 @@ class StepFigures(Folded):
         self._phase, self._since_ns = "finished", record.mono
 
     def _configure(self, config: Mapping[str, Any]) -> None:
-        self.capacity = SchedulerSection.model_validate(config["scheduler"]).buffer_or_default
+        self.capacity = recorded_scheduler(config).buffer_or_default
 
     def _end_phase(self, now_ns: int) -> None:
         self._window.phases_ns[self._phase] += now_ns - self._since_ns
@@ -184,10 +185,7 @@ class StepFigures(Folded):
     def _trajectory(self, record: Record, event: TrajectoryCompleted) -> None:
         group = self._groups.get(event.group) if event.group is not None else None
         if group is not None and not group.buffered:
-            split = Split(
-                event.llm_s, event.env_s, event.other_s, event.queue_s, event.env_setup_s, event.reward_s
-            )
-            group.rollouts[event.trajectory] = Rollout(event.reward, split)
+            group.rollouts[event.trajectory] = Rollout(event.reward, part_seconds(event))
 
     @on(GroupBuffered)
     def _buffer(self, record: Record, event: GroupBuffered) -> None:
@@ -231,7 +229,7 @@ class StepFigures(Folded):
 
     @on(LlmCallFinished)
     def _called(self, record: Record, event: LlmCallFinished) -> None:
-        if not event.trajectory.startswith("eval"):
+        if not is_evaluation(event.trajectory):
             self._window.generated_tokens += event.tokens
 
     @on(DeviceSampled)

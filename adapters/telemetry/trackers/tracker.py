@@ -119,6 +119,8 @@ class Feed:
                 self.broken = True
                 self._note(one_line(error))
             return
+        finally:
+            del self._make  # it holds the steps of the run so far
         while (one := self._next()) is not None:
             try:
                 if isinstance(one, StepRow):

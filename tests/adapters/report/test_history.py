@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
+from trace_logs import chaos
 
 from eventrain.adapters.report.curves import totals_s
 from eventrain.adapters.report.history import History, read_history
-from eventrain.adapters.report.rollouts import COMPONENTS, SLOWEST, TURNS
+from eventrain.adapters.report.rollouts import SLOWEST, TURNS
 from eventrain.events.reader import LogReader
 from eventrain.events.types import (
+    TRAJECTORY_PARTS,
+    BatchTaken,
+    CheckpointCommitted,
     DeviceSampled,
     EngineUp,
     EnvStepFinished,
@@ -16,8 +22,11 @@ from eventrain.events.types import (
     LlmCallStarted,
     PhaseEntered,
     RunResumed,
+    RunStarted,
+    TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
+    part_seconds,
 )
 
 SCENARIOS = (
@@ -56,10 +65,42 @@ def test_components_of_all_steps_sum_to_those_of_all_trajectories(simulated) -> 
     history = read_history(LogReader(simulated("s10_slow_trainer").events).records())
     groups = history.view.groups
     assert groups.ended["trained"] == groups.dispatched  # or the test says nothing
-    for place, name in enumerate(COMPONENTS):
+    for place, name in enumerate(TRAJECTORY_PARTS):
         of_steps = sum(sums[place] for sums in history.rollouts.by_step.values())
         assert of_steps == pytest.approx(history.view.progress.seconds[name])
     assert sum(history.rollouts.trained.values()) == groups.trajectories_completed
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("killing", [False, True], ids=["fresh", "resumed"])
+def test_components_of_a_step_are_those_of_its_groups(seed: int, killing: bool) -> None:
+    """However often it was rolled back; and what no resume can roll back any more is not kept."""
+    spent: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+    batches: dict[int, tuple[int, ...]] = {}
+    records = chaos(seed, killing).records
+    oldest, checkpoints = 0, list[int]()
+    for record in records:
+        match record.event:
+            case RunStarted(config=config):
+                kept = config["checkpoint"]["keep"]
+            case TrajectoryCompleted(group=int(group)) as event:
+                spent[group].append(part_seconds(event))
+            case BatchTaken(step=step, groups=groups):
+                batches[step] = groups
+            case RunResumed(step=step, version=version):
+                batches = {at: groups for at, groups in batches.items() if at < step}
+                checkpoints = [at for at in checkpoints if at <= version]
+            case CheckpointCommitted(version=version):
+                checkpoints = [*checkpoints, version][-kept:]
+                oldest = checkpoints[0]
+    rollouts = read_history(records).rollouts
+    assert rollouts.by_step.keys() == batches.keys()
+    for step, groups in batches.items():
+        rows = [seconds for group in groups for seconds in spent[group]]
+        assert rollouts.trained[step] == len(rows)
+        assert rollouts.by_step[step] == pytest.approx([sum(column) for column in zip(*rows, strict=True)])
+    trained = {group for step, groups in batches.items() if step < oldest for group in groups}
+    assert not trained & rollouts._by_group.keys()
 
 
 def test_an_open_phase_counts_up_to_now(told) -> None:

@@ -15,9 +15,9 @@ from eventrain.adapters.simulated.simulation import simulate
 from eventrain.adapters.simulated.tape import Tape
 from eventrain.adapters.top import recent as recent_module
 from eventrain.adapters.top.model import Shown, life_of, shown
-from eventrain.adapters.top.recent import PARTS, RATE_S, TRAJECTORIES, Recent
+from eventrain.adapters.top.recent import RATE_S, TRAJECTORIES, Recent
 from eventrain.events.record import Record
-from eventrain.events.types import DeviceSampled, StepCompleted, TrajectoryCompleted
+from eventrain.events.types import TRAJECTORY_PARTS, DeviceSampled, StepCompleted, TrajectoryCompleted
 
 
 def fold(records: list[Record], window: int | None = None) -> tuple[RunFacts, Recent]:
@@ -71,7 +71,7 @@ def test_recent_figures_are_those_of_the_records_themselves(seq: int) -> None:
     ]
     last = done[-TRAJECTORIES:]
     assert [one.trajectory for one in now.done] == [event.trajectory for event in reversed(last)]
-    for part in PARTS:
+    for part in TRAJECTORY_PARTS:
         assert now.parts.get(part, 0.0) == pytest.approx(sum(getattr(event, f"{part}_s") for event in last))
         assert now.parts_all.get(part, 0.0) == pytest.approx(
             sum(getattr(event, f"{part}_s") for event in done)

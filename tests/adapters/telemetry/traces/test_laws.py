@@ -10,6 +10,7 @@ from trace_logs import attributes, chaos, spans_of, traced
 from eventrain.adapters.telemetry.traces.builder import TraceBuilder
 from eventrain.adapters.telemetry.traces.otlp import encoded
 from eventrain.adapters.telemetry.traces.sampling import Sampling
+from eventrain.adapters.telemetry.trackers.figures import StepFigures
 from eventrain.adapters.telemetry.utc import UtcClock
 from eventrain.events.types import RunResumed, TrajectoryCompleted, TrajectoryFailed
 
@@ -161,3 +162,22 @@ def test_what_was_sent_of_a_killed_run_is_part_of_what_is_sent_after_its_resume(
         assert set(before) <= after
         clock = UtcClock()
         assert max(span.end_ns for span in before) <= [clock.advance(record) for record in records[:place]][-1]
+
+
+def test_a_step_ends_where_its_figures_do() -> None:
+    """The trace of a step that was trained ends at the record with which the row of its figures does."""
+    compared = 0
+    for seed in range(14):
+        records = chaos(seed, killing=False).records
+        figures = StepFigures()
+        for record in records:
+            figures.apply(record)
+        rows = {row.step: records[row.seq].ts for row in figures.take()}
+        ends = {
+            attributes(span)["rl.iteration"]: span.end_ns
+            for span in spans_of(records, ALL)
+            if span.name == "rl.step" and "rl.span.snapshot_seq" not in attributes(span)
+        }
+        assert {step: ends.get(step) for step in rows} == rows
+        compared += len(rows)
+    assert compared

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import random
+import statistics
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from worlds import World, config
 
 from eventrain.adapters.simulated.chaos import draw_scenario
 from eventrain.adapters.simulated.simulation import simulate
 from eventrain.adapters.simulated.tape import Tape
 from eventrain.adapters.telemetry.trackers.figures import SETTLE_S, StepFigures, StepRow
-from eventrain.adapters.telemetry.trackers.window import percentile
+from eventrain.adapters.telemetry.trackers.window import Rollout, Window, percentile
 from eventrain.events.reader import LogReader
 from eventrain.events.record import Record
 from eventrain.events.types import (
@@ -44,6 +48,7 @@ ROOT = Path(__file__).parents[4]
 PAYLOAD = PayloadRef(digest="", length=0, pack=0, offset=0)
 SETTINGS = config(scheduler={"groups_per_step": 2, "max_staleness": 1}).model_dump(mode="json")
 COMPONENTS = ("llm", "env", "other", "queue", "env_setup", "reward")
+"""The parts in the order in which they are told here."""
 
 
 def log(*script: tuple[float, Event]) -> list[Record]:
@@ -342,6 +347,36 @@ def test_percentiles_are_numpys(share: float) -> None:
     numpy = pytest.importorskip("numpy")
     for values in ([3.0], [2.0, 1.0], [5.0, 1.0, 4.0, 2.0, 8.0]):
         assert percentile(values, share) == pytest.approx(numpy.percentile(values, share * 100))
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(1, 1200),
+    period=st.sampled_from([1, 2, 15, 16, 17, 5000]),
+    seed=st.integers(0, 2**32),
+    share=st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]),
+)
+def test_percentiles_of_a_large_batch_are_those_of_all_its_values(
+    count: int, period: int, seed: int, share: float
+) -> None:
+    """A sample only says where to look, even one that has nothing but the largest or the smallest values."""
+    draw = random.Random(seed)
+    values = [draw.random() + (place % period) for place in range(count)]
+    ordered = sorted(values)
+    place = share * (count - 1)
+    below = int(place)
+    above = min(below + 1, count - 1)
+    expected = ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    assert percentile(values, share) == expected
+
+
+def test_the_deviation_of_rewards_is_that_of_the_population() -> None:
+    """To the last digits, for rewards that are large beside what they differ by, and none for equal ones."""
+    rewards = [1e6 + 0.25 * (place % 3) for place in range(700)]
+    for values in (rewards, [0.1] * 64, [0.0, 1.0]):
+        window = Window(0, 0, end_ns=10**9, rollouts=[Rollout(value, None) for value in values])
+        std = window.figures(1)["reward/std"]
+        assert std == pytest.approx(statistics.pstdev(values), rel=1e-9, abs=1e-12)
 
 
 # Laws

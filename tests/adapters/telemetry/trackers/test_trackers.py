@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sqlite3
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -330,6 +332,26 @@ def test_a_tracker_gets_everything_in_order() -> None:
     ours.join(5)
     assert tracker.seen == [0, ("rewind", 0), 0, "closed"]
     assert ours.take_reports("all") == []
+
+
+def test_what_a_tracker_is_made_with_goes_when_it_is_made() -> None:
+    """The steps of a run so far are not kept as long as the feed that handed them over."""
+
+    class Making:
+        def __call__(self) -> Recording:
+            return Recording(lambda row: logged.set())
+
+    logged = threading.Event()
+    making = Making()
+    held = weakref.ref(making)
+    ours = Feed("made up", making)
+    del making
+    ours.log(row(0))
+    assert logged.wait(5)
+    gc.collect()
+    assert held() is None
+    ours.end()
+    ours.join(5)
 
 
 def test_a_tracker_that_hangs_delays_nobody() -> None:
