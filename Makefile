@@ -19,7 +19,7 @@ test: ## run all tests
 
 quick: ## run the tests that take less than a few seconds each
 	@$(SETUP) test
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
 check: lint types imports ## lint, check types, check the direction of imports
 

@@ -11,7 +11,6 @@ is counted, as events too, so that the log has the whole truth about its own tel
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -53,7 +52,7 @@ class Telemetry:
         self._first_seq = bus.next_seq
         """Of this life of the run: what comes before it is the past."""
         self._lines = bus.subscribe(ACTOR)
-        self._waiting: deque[Record] = deque()  # published, and not on disk yet
+        self._waiting: list[Record] = []  # published, and not on disk yet; their seqs have no gap
         metrics = LiveMetrics(section, run.ports.clock)
         self._metrics = metrics if metrics.wanted else None
         self._trackers: Trackers | None = None
@@ -113,15 +112,18 @@ class Telemetry:
         self._take_durable()
 
     def _take_durable(self) -> None:
-        batch, durable = [], self._run.bus.durable_seq
-        while self._waiting and self._waiting[0].seq <= durable:
-            batch.append(self._waiting.popleft())
-        if not batch:
+        """Fold what waits and is on disk by now."""
+        if not self._waiting:
             return
+        count = self._run.bus.durable_seq - self._waiting[0].seq + 1
+        if count <= 0:
+            return
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
         self._measure(batch)
         if self._trackers is not None:
+            apply = self._trackers.apply
             for record in batch:
-                self._trackers.apply(record)
+                apply(record)
 
     async def _begin(self) -> None:
         """Start the parts that need to know which run this is: its first event is folded by now.

@@ -169,6 +169,7 @@ def test_a_second_ctrl_c_ends_the_process_at_once(folder: Path) -> None:
         folder, "--set", "environment.options.seconds=1000", "--set", "environment.options.hang=true"
     )
     with process, closing(process.stdout), closing(process.stderr):
+        next(LogReader(folder / "run" / "events").follow(poll_s=0.01))  # its first event is on disk
         process.send_signal(signal.SIGINT)
         line = process.stderr.readline()
         while "finishing" not in line:

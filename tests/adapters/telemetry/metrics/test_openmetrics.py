@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from told_runs import START_MONO, START_TS, STEP, ToldRun, phased_run
 
 from eventrain.adapters.cli.main import commands
+from eventrain.adapters.telemetry.metrics import openmetrics
 from eventrain.adapters.telemetry.metrics.catalog import BY_NAME, METRICS
 from eventrain.adapters.telemetry.metrics.openmetrics import write_openmetrics
 from eventrain.events.record import Record
@@ -205,10 +206,11 @@ def test_prometheus_finds_the_true_utilisation_by_phase(tmp_path: Path) -> None:
     assert {name for name in plain if not name.endswith(("_bucket", "_count", "_sum"))} <= set(BY_NAME)
 
 
-def test_more_scrapes_than_anybody_reads_are_refused(tmp_path: Path) -> None:
+def test_more_scrapes_than_anybody_reads_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An export that would not end says what would be right, and leaves nothing behind."""
+    monkeypatch.setattr(openmetrics, "SCRAPES_MAX", 100)
     run = phased_run(40).write(tmp_path / "run")
     found = export(run, tmp_path / "x.om", "--every=1ms")
     assert found.exit_code == 2
-    assert found.output == "--every: more than 200,000 scrapes, one each 0.001 s; a longer time would do\n"
+    assert found.output == "--every: more than 100 scrapes, one each 0.001 s; a longer time would do\n"
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
