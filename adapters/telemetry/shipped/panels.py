@@ -82,28 +82,31 @@ def state(metric: str, label: str, names: Sequence[str], labels: str = "") -> st
 
 
 def _bound_by() -> str:
-    """Return the largest claim on the wall clock: what the trainer does, or what the rollouts it waits for do."""
+    """Return the largest claim on the wall clock: what the trainer does, or what the rollouts it waits for do.
+
+    Over all that is shown: Grafana's own window is a minute or so, and would name the phase of the moment.
+    """
     phase = "rl_trainer_phase_seconds_total"
     component = "rl_trajectory_component_seconds_total"
-    waits = rate(phase, "run", ', phase=~"waiting_for_buffer|generating"')
-    whole = f"({rate(component, 'run')} > 0)"
+    waits = total(phase, "run", ', phase=~"waiting_for_buffer|generating"')
+    whole = f"({total(component, 'run')} > 0)"
 
     def claim(name: str, expr: str) -> str:
         return f'label_replace({expr}, "bound", "{name}", "", "")'
 
     claims = (
-        claim("trainer", rate(phase, "run", ', phase=~"converting|training"')),
-        claim("weight sync", rate(phase, "run", ', phase="weight_sync"')),
-        claim("evaluation and checkpoints", rate(phase, "run", ', phase=~"eval|checkpoint"')),
+        claim("trainer", total(phase, "run", ', phase=~"converting|training"')),
+        claim("weight sync", total(phase, "run", ', phase="weight_sync"')),
+        claim("evaluation and checkpoints", total(phase, "run", ', phase=~"eval|checkpoint"')),
         claim(
             "environment",
-            f"{waits} * on (run) {rate(component, 'run', _COMPONENTS['environment'])} / on (run) {whole}",
+            f"{waits} * on (run) {total(component, 'run', _COMPONENTS['environment'])} / on (run) {whole}",
         ),
         claim(
-            "engine", f"{waits} * on (run) {rate(component, 'run', _COMPONENTS['engine'])} / on (run) {whole}"
+            "engine", f"{waits} * on (run) {total(component, 'run', _COMPONENTS['engine'])} / on (run) {whole}"
         ),
     )
-    return f"topk by (run) (1, {' or '.join(claims)})"
+    return f"topk by (run) (1, {' or '.join(claims)}) / on (run) group_left () ({total(phase, 'run')} > 0)"
 
 
 _COMPONENTS = {
@@ -116,8 +119,9 @@ VERDICT = Row("Verdict", 5, [
           "rl_run_outcome. Anything but running or completed: `eventrain status RUN` says why.",
           [Query(f"max by (run, outcome) (rl_run_outcome{{{RUN}}}) == 1", "{{outcome}}")]),
     Panel("Bound by", "name", "percentunit", 4,
-          "rl_trainer_phase_seconds_total, rl_trajectory_component_seconds_total: the largest claim on the wall clock; "
-          "time in which the trainer waits is split as the rollouts' own time is. Spend devices there first.",
+          "rl_trainer_phase_seconds_total, rl_trajectory_component_seconds_total: the largest claim on the time shown, "
+          "which should hold several steps; time in which the trainer waits is split as the rollouts' own time "
+          "is. Spend devices there first.",
           [Query(_bound_by(), "{{bound}}")]),
     Panel("Last event", "stat", "s", 3,
           "rl_event_last_timestamp_seconds: how old the newest event is. Minutes in a running run: the controller "
@@ -170,7 +174,8 @@ PHASE_AND_GPU = Row("Phase and device", 8, [
           "rl_gpu_idle_seconds_total: what the idle time cost and why. The longest bar is the first to work on.",
           [Query(total("rl_gpu_idle_seconds_total", "run, pool, cause"), "{{run}} {{pool}} {{cause}}")]),
     Panel("Idle devices by cause", "stacked", "none", 8,
-          "rl_gpu_idle_seconds_total per second: how many devices idle. buffer_starvation: the trainer waits for "
+          "rl_gpu_idle_seconds_total per second, as it comes within a long step: how many devices idle. "
+          "buffer_starvation: the trainer waits for "
           "groups; staleness_gate: engines wait for a version; straggler: for one rollout.",
           [Query(rate("rl_gpu_idle_seconds_total", "run, pool, cause"), "{{run}} {{pool}} {{cause}}")]),
     Panel("Busy, and at work", "timeseries", "percentunit", 12,
@@ -268,7 +273,8 @@ WEIGHTS = Row("Weights", 8, [
           "rl_weight_sync_duration_seconds. Long: engine.sync_mode in_flight, or a faster way for the weights.",
           quantiles("rl_weight_sync_duration_seconds", "run", "{{run}}", (0.5, 0.99))),
     Panel("Device time lost to syncs", "timeseries", "percentunit", 6,
-          "rl_gpu_idle_seconds_total of cause weight_sync, by rl_gpu_allocated_seconds_total. Alerts over a fifth.",
+          "rl_gpu_idle_seconds_total of cause weight_sync, by rl_gpu_allocated_seconds_total. Over a fifth of an "
+          "hour alerts; the window here is short, and shows long steps' syncs one by one.",
           [Query(ratio("rl_gpu_idle_seconds_total", _ALLOCATED, "run, pool", ', cause="weight_sync"'),
                  "{{run}} {{pool}}")]),
 ])  # fmt: skip
