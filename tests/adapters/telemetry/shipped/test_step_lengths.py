@@ -17,7 +17,7 @@ from eventrain.adapters.telemetry.shipped import dashboard
 RULES = dashboard.HERE / "rules" / "alerts.yml"
 SCRAPE_S = 15
 HOURS = 3
-LENGTHS_S = (0.2, 61, 5 * 60, 11 * 60, 16 * 60, 19 * 60, 20 * 60, 1210, 23 * 60, 24 * 60, 25 * 60)
+LENGTHS_S = (0.2, 61, 11 * 60, 20 * 60, 1210, 24 * 60)
 """Of steps; those around 23 minutes lie worst to a window of one hour: it holds two and a half of them."""
 ANY_MOMENT = f'count by (alertname) (count_over_time(ALERTS{{alertstate="firing"}}[{HOURS}h]))'
 
