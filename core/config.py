@@ -45,6 +45,7 @@ __all__ = [
     "TelemetrySection",
     "WatchdogSection",
     "recorded_checkpoint",
+    "recorded_config",
     "recorded_scheduler",
     "require_enough_prompts",
 ]
@@ -314,6 +315,21 @@ def require_enough_prompts(config: RunConfig, items: int) -> None:
             f"need {need} prompts, but {items} items x data.epochs = {config.data.epochs} are {have}: "
             f"at least data.epochs = {-(-need // items)} would do"
         )
+
+
+def recorded_config(config: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration that a log has in `config`, without what this version does not know.
+
+    For whoever reads a log and decides nothing. Raises pydantic's ValidationError where what is known is not usable.
+    """
+    known: dict[str, Any] = {}
+    for name, field in RunConfig.model_fields.items():
+        said = config.get(name)
+        if isinstance(said, Mapping) and isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            known[name] = {key: said[key] for key in field.annotation.model_fields if key in said}
+        elif name in config:
+            known[name] = said
+    return RunConfig.model_validate(known)
 
 
 def recorded_scheduler(config: Mapping[str, Any]) -> SchedulerSection:

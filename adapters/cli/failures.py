@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 import click
+from pydantic import ValidationError
 
 from ...core.ports import PortError
 from ...events.errors import (
@@ -68,6 +69,10 @@ def expected_failure(error: BaseException) -> CommandFailed | None:
             | PortError()
         ):
             return CommandFailed([text])
+        case ValidationError() if error.title == "RunConfig":  # of a log: what a user writes is judged where it is read
+            wrong = error.errors(include_url=False)[0]
+            key = ".".join(map(str, wrong["loc"]))
+            return CommandFailed([f"the configuration in the log is not one of this version: {key}: {wrong['msg']}"])
         case OSError() if error.strerror:
             about = f"{error.filename}: " if error.filename else ""
             return CommandFailed([f"{about}{error.strerror.lower()}"])

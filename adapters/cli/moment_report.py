@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...core.config import RunConfig
+from ...core.config import RunConfig, recorded_config
 from ...core.projections import Effect, Group
 from ...core.stalls import deadline_s, trainer_chain
 from .event_line import event_line, kind_of
@@ -28,7 +28,7 @@ QUARANTINE_MAX = 8
 def config_of(facts: RunFacts) -> RunConfig:
     """Return the configuration that the run began with."""
     assert facts.started is not None
-    return RunConfig.model_validate(facts.started.config)
+    return recorded_config(facts.started.config)
 
 
 def targets(facts: RunFacts) -> list[tuple[int, int, int, int]]:

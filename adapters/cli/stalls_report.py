@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ...core.config import RunConfig
+from ...core.config import RunConfig, recorded_config
 from ...core.projections import Effect, View
 from ...core.stalls import ASLEEP_S, Stall, trainer_chain, verdict
 from ...core.watchdog import Watch
@@ -115,13 +115,13 @@ class StallReader:
             if self._last is not None and (self._open or self._judging):
                 self._pass(self._last, record)
         elif isinstance(record.event, RunStarted):
-            self._config = RunConfig.model_validate(record.event.config)
+            self._config = recorded_config(record.event.config)
             self._judging = "watchdog" not in record.event.config
             self._start_ts = record.ts
             self._offset_ns = record.mono
         elif isinstance(record.event, RunResumed):
             if record.event.config is not None:
-                self._config = RunConfig.model_validate(record.event.config)
+                self._config = recorded_config(record.event.config)
             self._offset_ns = record.mono - (record.ts - self._start_ts)
             self._close(self._open[:], self._at(self._last or record), None)
             self.watch = Watch(self.view)

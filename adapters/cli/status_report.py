@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-from ...core.config import RunConfig
+from ...core.config import recorded_config
 from ...core.projections.accounting import Ledger
 from ...events.record import Record
 from ...events.types import CheckpointFailed, DeadlineExpired, InvariantBroken, RunFailed, RunFinished
@@ -278,7 +278,7 @@ def _groups(status: RunStatus) -> list[tuple[str, str]]:
 def _of_capacity(status: RunStatus) -> str:
     if status.started is None:
         return ""
-    scheduler = RunConfig.model_validate(status.started.config).scheduler
+    scheduler = recorded_config(status.started.config).scheduler
     return f" (room for {scheduler.buffer_or_default})"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ...core.config import RunConfig
+from ...core.config import RunConfig, recorded_config
 from ...events.errors import LogDamaged, LogTooNew
 from ...events.folder import RunFolder
 from ...events.reader import LogReader
@@ -92,5 +92,5 @@ def read_run(folder: RunFolder, now_ts: int | None = None) -> Reading:
     status.alive = report.live
     later_ns = max(0, now_ts - status.view.last_ts) if report.live else 0
     history.devices.finish()
-    config = RunConfig.model_validate(status.started.config)
+    config = recorded_config(status.started.config)
     return Reading(folder.path, status, history, report, config, history.end_ns + later_ns, damage)
