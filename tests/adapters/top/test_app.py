@@ -152,6 +152,7 @@ def test_a_group_and_its_trajectory_open_as_show_prints_them(stalled, write_log)
     play(folder, use, at=Seq(700))
 
 
+@pytest.mark.slow
 def test_an_id_or_a_point_is_typed(stalled, write_log) -> None:
     """A group opens, a point is gone to, and anything else is refused with what would be right."""
     folder = write_log(stalled)

@@ -128,6 +128,7 @@ def test_a_receiver_that_is_only_slow_loses_nothing(tmp_path: Path) -> None:
     assert ids(receiver) == exported(log.records, HALF)
 
 
+@pytest.mark.slow
 def test_a_receiver_that_hangs_from_the_first_request_is_told_while_it_is_tried(tmp_path: Path) -> None:
     """Also where the queue is full and the reading waits for room."""
     folder = write(tmp_path / "run", told().records)
