@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from simulated_program import eventrain, write_settings
 
 from eventrain.adapters.cli.verify_report import verify
 from eventrain.core.config import RunConfig
@@ -20,50 +19,12 @@ from eventrain.events.record import Record
 from eventrain.events.segment import read_frames, segment_name, segment_numbers
 from eventrain.events.types import CheckpointCommitted, PolicyChanged, RunResumed, StepCompleted
 
-PROGRAM = Path(__file__).with_name("simulated_main.py")
-
-CONFIG = """
-[run]
-name = "sim"
-steps = 6
-[model]
-path = "model"
-[data]
-kind = "generated"
-size = 60
-[environment]
-kind = "simulated"
-options = { seconds = 0.002 }
-[rollout]
-group_size = 2
-max_turns = 2
-[scheduler]
-groups_per_step = 2
-[checkpoint]
-every_steps = 2
-keep = 3
-[log]
-segment_bytes = 4096
-"""
-
-
-def eventrain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a finished run of six steps, ``run``, that no test changes."""
     folder = tmp_path_factory.mktemp("finished")
-    (folder / "model").mkdir()
-    (folder / "sim.toml").write_text(CONFIG)
+    write_settings(folder, steps=6, size=60, seconds=0.002, every=2, keep=3)
     done = eventrain(folder, "run", "sim.toml", "--run-dir", "run")
     assert done.returncode == 0, done.stderr
     return folder

@@ -13,6 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from simulated_program import PROGRAM, write_settings
 
 from eventrain.adapters.cli.verify_report import verify
 from eventrain.core.projections import View
@@ -21,34 +22,9 @@ from eventrain.events.folder import RunFolder
 from eventrain.events.reader import LogReader
 from eventrain.events.types import BatchTaken, RunFinished, RunResumed, StepCompleted
 
-PROGRAM = Path(__file__).with_name("simulated_main.py")
 KILLS = int(os.environ.get("EVENTRAIN_KILLS", "20"))
 KILLS_PER_RUN = 5
 STEPS, GROUPS = 16, 2
-
-CONFIG = f"""
-[run]
-name = "sim"
-steps = {STEPS}
-[model]
-path = "model"
-[data]
-kind = "generated"
-size = 200
-[environment]
-kind = "simulated"
-options = {{ seconds = 0.004 }}
-[rollout]
-group_size = 2
-max_turns = 2
-[scheduler]
-groups_per_step = {GROUPS}
-[checkpoint]
-every_steps = 3
-[log]
-segment_bytes = 4096
-"""
-
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     with (folder / "stderr").open("wb") as stderr:
@@ -113,8 +89,7 @@ def accounting(path: Path) -> dict[str, object]:
 @pytest.mark.timeout(3600)
 def test_kill_9_at_random_moments_changes_nothing_in_the_books(tmp_path: Path) -> None:
     """However often a run is killed, and wherever: each step is trained once, each prompt counted, no law broken."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "sim.toml").write_text(CONFIG)
+    write_settings(tmp_path, steps=STEPS, size=200, seconds=0.004, every=3)
     assert start(tmp_path, "sim.toml", "--run-dir", "whole").wait(60) == 0
     whole = accounting(tmp_path / "whole")
     assert whole["prompts"] == STEPS * GROUPS

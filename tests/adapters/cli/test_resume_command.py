@@ -9,56 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from simulated_program import PROGRAM, eventrain, write_settings
 
 from eventrain.events.folder import RunFolder
 from eventrain.events.reader import LogReader
 from eventrain.events.segment import FrameWriter, Header, marker_line, segment_name, segment_numbers
 from eventrain.events.types import GroupDiscarded, GroupRestored, LogTailCut, RunResumed, StepCompleted
 
-PROGRAM = Path(__file__).with_name("simulated_main.py")
 STEPS = 9
-
-CONFIG = f"""
-[run]
-name = "sim"
-steps = {STEPS}
-[model]
-path = "model"
-[data]
-kind = "generated"
-size = 60
-[environment]
-kind = "simulated"
-options = {{ seconds = 0.002 }}
-[rollout]
-group_size = 2
-max_turns = 2
-[scheduler]
-groups_per_step = 2
-[checkpoint]
-every_steps = 3
-[log]
-segment_bytes = 4096
-"""
-
-
-def eventrain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run that was killed after its fifth step, ``run``, that no test changes."""
     folder = tmp_path_factory.mktemp("killed")
-    (folder / "model").mkdir()
-    (folder / "sim.toml").write_text(CONFIG)
+    write_settings(folder, steps=STEPS, size=60, seconds=0.002, every=3)
     command = [sys.executable, str(PROGRAM), "run", "sim.toml", "--run-dir", "run"]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         for record in LogReader(folder / "run" / "events").follow(poll_s=0.001):

@@ -13,12 +13,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from simulated_program import PROGRAM, eventrain
 
 from eventrain.events.folder import RunFolder
 from eventrain.events.reader import LogReader
 from eventrain.events.types import Event, StepCompleted, StopRequested
-
-PROGRAM = Path(__file__).with_name("simulated_main.py")
 
 CONFIG = """
 [run]
@@ -47,17 +46,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "model").mkdir()
     (tmp_path / "sim.toml").write_text(CONFIG)
     return tmp_path
-
-
-def eventrain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def started(
