@@ -137,7 +137,10 @@ def closing_lines(status: RunStatus, optimal: float | None, trajectory: str | No
     lines += [f"{'time' if index == 0 else '':<12}{line}" for index, line in enumerate(bars)]
     lines += ["", f"run folder  {path}", ""]
     called = program()
-    commands = [(f"{called} status {path}", "where the run stood")]
+    commands = [
+        (f"{called} report {path}", "the run as a page: report.html"),
+        (f"{called} top {path}", "the run as it went, forwards and backwards"),
+    ]
     if trajectory is not None:
         commands += [
             (f"{called} show {path} 0/0", "one of the first games"),

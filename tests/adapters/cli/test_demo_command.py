@@ -37,7 +37,7 @@ def test_the_commands_that_the_demo_names_work(tmp_path: Path, write_run, monkey
     folder = write_run(Path("run"))
     status = RunStatus.of(Path("run"), reader_of(folder).records(), being_written=False)
     named = re.findall(
-        r"eventrain ((?:status|show|events) run\S*(?: [\w/-]+)*)",
+        r"eventrain ((?:report|show|events) run\S*(?: [\w/-]+)*)",
         "\n".join(closing_lines(status, None, last_trajectory(folder))),
     )
     assert len(named) == 4
