@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 import structlog
@@ -68,11 +69,6 @@ class Telemetry:
             self._samplers.append(("devices", devices))
         self._unsaid: list[Event] = []
 
-    @property
-    def port(self) -> int | None:
-        """Where Prometheus may ask; None where it may not."""
-        return self._metrics.port if self._metrics else None
-
     async def tell(self) -> None:
         """Tell of the run until its bus is closed, and then hand over what is left, for `CLOSE_S` at most.
 
@@ -120,10 +116,7 @@ class Telemetry:
             return
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         self._measure(batch)
-        if self._trackers is not None:
-            apply = self._trackers.apply
-            for record in batch:
-                apply(record)
+        self._track(batch)
 
     async def _begin(self) -> None:
         """Start the parts that need to know which run this is: its first event is folded by now.
@@ -133,9 +126,11 @@ class Telemetry:
         try:
             self._trackers = await asyncio.to_thread(self._made)
         except Exception as error:  # noqa: BLE001 - reported; the run does not depend on it
-            for part in ("trackers", "metrics") if self._metrics is not None else ("trackers",):
-                self._failed(part, error)
-            self._metrics = None
+            self._failed("trackers", error)
+            if self._metrics is not None:
+                self._failed("metrics", error)
+                await self._kept("metrics", partial(asyncio.to_thread, self._metrics.close, 0.0))
+                self._metrics = None
         if self._metrics is not None and self._metrics.port is not None:
             host = self._run.config.telemetry.prometheus_host
             shown = f"[{host}]" if ":" in host else host
@@ -178,6 +173,17 @@ class Telemetry:
             self._metrics.close(0)
             self._metrics = None
             self._failed("metrics", error)
+
+    def _track(self, batch: Sequence[Record]) -> None:
+        if self._trackers is None:
+            return
+        apply = self._trackers.apply
+        try:
+            for record in batch:
+                apply(record)
+        except Exception as error:  # noqa: BLE001 - as above; the metrics go on
+            self._trackers = None
+            self._failed("trackers", error)
 
     async def _kept(self, part: Part, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do `work`; whatever it raises ends this part of the telemetry alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Container, Iterable
@@ -13,15 +14,15 @@ INTERVALS_MAX = 8192
 """Recent intervals of a track that are kept; a window with more changes in it is split by the newest of them."""
 
 
-class Part(Folded):
+class Part(Folded, ABC):
     """A fold of one concern. It never forgets what it counted; a resume only ends what was open."""
 
     def interrupted(self, at_ns: int) -> None:
         """End whatever is open: the process that had it is gone, and was last heard of at `at_ns`."""
 
+    @abstractmethod
     def report(self, into: Snapshot, now_ns: int) -> None:
         """Write the values at `now_ns` of the run's monotonic clock; changes nothing."""
-        raise NotImplementedError
 
 
 class StateClock:

@@ -198,6 +198,28 @@ def test_a_defect_of_the_telemetry_is_told_and_the_run_completes(
     assert all("stale file handle" in event.missing for event in told)
 
 
+def test_without_its_trackers_the_page_counts_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect of one part ends that part alone: metrics, samples and reports go on until the run has ended."""
+    folder, counted = RunFolder.create(tmp_path / "run"), []
+
+    def fail(*_: object) -> None:
+        raise OSError(116, "stale file handle")
+
+    def count(telemetry: Telemetry) -> None:
+        assert telemetry._metrics is not None
+        counted.extend(telemetry._metrics.snapshot().values["rl_events_total"].values())
+
+    monkeypatch.setattr(live.Trackers, "apply", fail)
+    monkeypatch.setattr(live, "REPORT_S", 0.001)
+    assert conduct(folder, configured(prometheus_port=0), step_s=0.3, at_end=count).outcome == "completed"
+    log = log_of(folder)
+    assert counted == [len(log)]
+    (told,) = [record.event for record in log if isinstance(record.event, TelemetryDegraded)]
+    assert (told.part, "stale file handle" in told.missing) == ("trackers", True)
+
+
 def test_a_page_has_only_what_is_on_disk(tmp_path: Path) -> None:
     """While the disk does not take an event, no scrape counts it: a kill would take it back."""
     folder = RunFolder.create(tmp_path / "run")
