@@ -77,6 +77,8 @@ class WorkerProcess:
     Made by `start`, ended by `close`. To be used from the event loop that started it.
     """
 
+    node = ""
+
     def __init__(self, name: str, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
         self.name = name
         self.pid = process.pid
@@ -99,17 +101,19 @@ class WorkerProcess:
         log_path: Path | None,
         deadline_s: float,
         env: Mapping[str, str] = _NO_ENV,
+        python: str | None = None,
     ) -> WorkerProcess:
         """Start a child, have it make its object, and return when it answers.
 
         `target` is ``"package.module:function"``; the function is called in the child with `settings` (what
         msgpack can carry) and returns the object whose public methods `call` reaches. Standard output and error
-        are appended to `log_path`. `env` is laid over the parent's environment.
+        are appended to `log_path`. `env` is laid over the parent's environment. `python` is the interpreter, by
+        default the parent's own; eventrain must be installed beside it.
 
         Raises `WorkerFailed` with the child's own error if it does not come up within `deadline_s`. Cancelled or
         failed, it leaves no process behind.
         """
-        process, channel, output = _spawn(target, settings, name, log_path, env)
+        process, channel, output = _spawn(target, settings, name, log_path, env, python or sys.executable)
         worker = cls(name, process, output)
         try:
             loop = asyncio.get_running_loop()
@@ -319,7 +323,12 @@ class _Channel(asyncio.Protocol):
 
 
 def _spawn(
-    target: str, settings: dict[str, Any], name: str, log_path: Path | None, env: Mapping[str, str]
+    target: str,
+    settings: dict[str, Any],
+    name: str,
+    log_path: Path | None,
+    env: Mapping[str, str],
+    python: str,
 ) -> tuple[subprocess.Popen[bytes], socket.socket, IO[bytes]]:
     """Start the child; return it with the parent's end of the channel and the file of its output."""
     encode_frame(["make", target, settings])  # what cannot be sent must fail before there is a process
@@ -335,7 +344,7 @@ def _spawn(
         process = subprocess.Popen(
             # -P: the folder one happens to stand in (a foreign run folder, say) offers no modules.
             [
-                sys.executable,
+                python,
                 "-P",
                 "-m",
                 "eventrain.adapters.worker_serve",

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from .config_sections import (
     CheckpointSection,
+    ClusterSection,
     DeadlineSection,
     EngineSection,
     EvalSection,
@@ -28,6 +29,7 @@ __all__ = [
     "FILTERED_STEPS",
     "AlgorithmSection",
     "CheckpointSection",
+    "ClusterSection",
     "DataSection",
     "DeadlineSection",
     "EngineSection",
@@ -110,6 +112,12 @@ class EnvironmentSection(Section):
     options: dict[str, Any] = Field(
         default_factory=dict, description="Handed to the environment's constructor."
     )
+    workers: int = Field(
+        0,
+        ge=0,
+        description="Processes in which environments and rewards run; 0: in the controller, beside everything else.",
+    )
+    restarts_max: int = Field(2, ge=0, description="Restarts of each of these processes in a run.")
 
 
 class RolloutSection(Section):
@@ -231,6 +239,7 @@ class RunConfig(Section):
     engine: EngineSection = EngineSection()
     eval: EvalSection = EvalSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    cluster: ClusterSection = ClusterSection()
     deadlines: DeadlineSection = DeadlineSection()
     failures: FailureSection = FailureSection()
     log: LogSection = LogSection()

@@ -28,10 +28,21 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+SyncModeName = Literal["drain", "pause", "abort", "in_flight"]
+
+
 class LearnerSection(Section):
     """The optimizer and where it runs."""
 
-    kind: Literal["torch"] = Field("torch", description="PyTorch, in a process of its own.")
+    kind: Literal["torch"] = Field("torch", description="PyTorch, in a process of its own for each rank.")
+    ranks: int = Field(
+        1,
+        ge=1,
+        description="Processes that share the weights and each batch (FSDP2); with NCCL on GPUs, with gloo on CPUs.",
+    )
+    bucket_bytes: int = Field(
+        256 * 2**20, ge=1, description="Weights are gathered and handed to the engines in parts of about this size."
+    )
     lr: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW.")
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up.")
@@ -47,19 +58,97 @@ class LearnerSection(Section):
 class EngineSection(Section):
     """The inference engines."""
 
-    kind: Literal["torch"] = Field("torch", description="PyTorch, each in a process of its own.")
+    kind: Literal["torch", "vllm", "vllm_server"] = Field(
+        "torch",
+        description="'torch': PyTorch, for small models. 'vllm': vLLM in processes that belong to this run. "
+        "'vllm_server': vLLM behind its HTTP server, at engine.urls or started by this run.",
+    )
     count: int = Field(1, ge=1, description="Engines, each in a process of its own.")
+    urls: Several[Annotated[str, Field(pattern=_URL, examples=["http://10.0.0.7:8000"])]] = Field(
+        (),
+        description="vLLM servers that run already, one engine each, for 'vllm_server'; default: engine.count servers "
+        "are started.",
+    )
+    python: str | None = Field(
+        None,
+        description="Python interpreter of the environment in which vLLM is installed, with eventrain beside it; "
+        "default: the one that runs this.",
+    )
+    tensor_parallel: int = Field(1, ge=1, description="GPUs that one vLLM engine is spread over.")
+    memory_share: float = Field(0.85, gt=0, lt=1, description="Of each GPU that vLLM may use.")
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Handed to vLLM: engine arguments by their names, such as { max_num_batched_tokens = 8192 }.",
+    )
+    api_key_env: str | None = Field(
+        None, description="Environment variable that holds the key of the servers at engine.urls."
+    )
+    tls_ca: str | None = Field(
+        None, description="PEM file of the authority that signed the certificates of engine.urls."
+    )
     slots: int = Field(32, ge=1, description="Requests that one engine decodes at the same time.")
     threads: int = Field(1, ge=1, description="CPU threads of each engine process.")
     device: str = Field("auto", description="'auto', 'cpu', 'cuda', 'cuda:1', ...")
-    sync_mode: Literal["drain", "pause", "in_flight"] = Field(
+    sync_mode: SyncModeName = Field(
         "in_flight",
-        description="How engines take new weights: after what is in flight, around it, or through it.",
+        description="How engines take new weights: after what is in flight ('drain'), around it ('pause'), in its "
+        "place, to be taken up again ('abort'), or through it ('in_flight').",
+    )
+    sync_attempts: int = Field(
+        2, ge=1, description="Times that an engine is given the same weights before it counts as lost."
     )
     kv_after_sync: Literal["recompute", "keep"] = Field(
         "recompute", description="What happens to the KV cache of requests in flight when weights change."
     )
     restarts_max: int = Field(2, ge=0, description="Restarts of each engine in a run.")
+
+    @property
+    def engines(self) -> int:
+        """How many engines there are: the servers that run already, or those that are to be started."""
+        return len(self.urls) or self.count
+
+
+class NodesSection(Section):
+    """Machines of one kind, for `eventrain plan` where they are not at hand."""
+
+    count: int = Field(1, ge=1, description="How many there are.")
+    cpus: float = Field(gt=0, description="CPU cores of each.")
+    gpus: int = Field(0, ge=0, description="GPUs of each.")
+    memory_gib: float = Field(gt=0, description="Memory of each, in GiB.")
+    gpu_memory_gib: float = Field(0, ge=0, description="Memory of each GPU, in GiB.")
+
+
+class ClusterSection(Section):
+    """Where engines, learner ranks and environment workers run."""
+
+    kind: Literal["local", "ray"] = Field(
+        "local", description="'local': processes of this machine. 'ray': actors of a Ray cluster."
+    )
+    address: str = Field(
+        "",
+        description="Of the Ray cluster, such as '10.0.0.1:6379', or 'auto'; default: a Ray of its own on this machine.",
+    )
+    placement: Literal["split", "colocated"] = Field(
+        "split",
+        description="'split': engines and learner ranks have GPUs of their own. 'colocated': a learner rank shares a "
+        "GPU with an engine.",
+    )
+    spread: Literal["pack", "spread"] = Field(
+        "pack", description="'pack' uses as few machines as can be, 'spread' as many."
+    )
+    engine_cpus: float = Field(1, ge=0, description="CPU cores that each engine is given.")
+    engine_gpus: int | None = Field(
+        None, ge=0, description="GPUs that each engine is given; default: engine.tensor_parallel, none on CPUs."
+    )
+    learner_cpus: float = Field(1, ge=0, description="CPU cores that each learner rank is given.")
+    learner_gpus: int | None = Field(
+        None, ge=0, le=1, description="GPUs that each learner rank is given; default: 1, none on CPUs."
+    )
+    environment_cpus: float = Field(1, ge=0, description="CPU cores that each environment worker is given.")
+    connect_s: float = Field(60, gt=0, description="The Ray cluster's first answer, and the placement.")
+    nodes: Several[NodesSection] = Field(
+        (), description="Machines that `eventrain plan` reckons with; default: those that are there."
+    )
 
 
 class EvalSection(Section):
@@ -97,6 +186,9 @@ class DeadlineSection(Section):
         7200, gt=0, description="The trainer's wait for a batch; its expiry ends the run."
     )
     durable_s: float = Field(60, gt=0, description="The log's way to the disk.")
+    rank_silence_s: float = Field(
+        600, gt=0, description="A learner rank between two signs of progress within a step, where there are several."
+    )
     close_s: float = Field(20, gt=0, description="An engine or the learner until it has ended.")
 
 

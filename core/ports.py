@@ -53,8 +53,20 @@ class EnvironmentFailed(PortError):
     """The environment or its reward failed for this trajectory."""
 
 
+class EnvironmentWorkerGone(PortError):
+    """The worker that held the environment of this trajectory died; the environment is gone with it."""
+
+
 class LearnerGone(PortError):
-    """The learner died or can not go on. Ends the run."""
+    """The learner died or can not go on. Ends the run.
+
+    `rank` is the one that died or hangs, None where there is one alone or it is not known; `phase` is what it did last.
+    """
+
+    def __init__(self, message: str = "", *, rank: int | None = None, phase: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.phase = phase
 
 
 class CheckpointError(PortError):
@@ -106,13 +118,46 @@ class EngineInfo:
     context_tokens: int
     slots: int
     device: str
+    node: str = ""
+    """Where it runs, if that is not the controller's machine."""
 
 
-SyncMode = Literal["drain", "pause", "in_flight"]
+SyncMode = Literal["drain", "pause", "abort", "in_flight"]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Published weights: what an engine is to hold, and how it can tell that it does."""
+
+    version: int
+    path: str
+    """A safetensors file, from the root of the file system."""
+    tensors: int
+    buckets: int
+    """Parts in which they are transferred, numbered from 0; at least 1."""
+    digest: str
+    """Of names, types, shapes and bytes of all tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What an engine took in an update, counted from what arrived and not from what was announced."""
+
+    version: int
+    tensors: int
+    digest: str
 
 
 class Engine(Protocol):
-    """One inference engine."""
+    """One inference engine.
+
+    An update of its weights is `begin_update`, `transfer` of every bucket, `finish_update`, all under one lease: a
+    number that grows from update to update of a run. A call under an older lease than the newest one that the engine
+    has seen raises `EngineError` and changes nothing, so what was late cannot reach into the update that replaced it.
+    Each of the three may be repeated under its lease, and has its effect once; `begin_update` throws away what was
+    transferred, so an update that failed half-way is repaired by making it again. Until `finish_update` returns, no
+    token is sampled by weights that are neither wholly the old nor wholly the new ones.
+    """
 
     name: str
 
@@ -123,11 +168,8 @@ class Engine(Protocol):
         """
         ...
 
-    async def start(self, weights: str, version: int) -> EngineInfo:
-        """Start, or start anew after `EngineGone`, and return when it serves.
-
-        `weights` is a safetensors file, and becomes `version`.
-        """
+    async def start(self, weights: Weights) -> EngineInfo:
+        """Start, or start anew after `EngineGone`, and return when it serves `weights`, which it has verified."""
         ...
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -140,11 +182,26 @@ class Engine(Protocol):
         ...
 
     async def pause(self, mode: SyncMode) -> None:
-        """Stop decoding. ``drain`` first finishes what is in flight; ``pause`` keeps it, to go on at `resume`."""
+        """Stop decoding. ``drain`` first finishes what is in flight; ``pause`` keeps it, to go on at `resume`.
+
+        ``abort`` ends what is in flight: each answer has the tokens so far and ``finish_reason == "abort"``.
+        """
         ...
 
-    async def load(self, weights: str, version: int) -> None:
-        """Take new weights. Tokens sampled after this returns are of `version`; requests in flight go on with it."""
+    async def begin_update(self, weights: Weights, lease: int) -> None:
+        """Make ready to take `weights`. Raises `EngineError` or `EngineGone`, as the next two do."""
+        ...
+
+    async def transfer(self, bucket: int, lease: int) -> None:
+        """Take one bucket of the weights that were announced; each is asked for in its turn."""
+        ...
+
+    async def finish_update(self, lease: int) -> Receipt:
+        """Serve what was transferred, if that is whole, and say what it was.
+
+        Tokens sampled after this returns are of the new version; requests in flight go on with it.
+        Raises `EngineError` if a bucket is missing or not as it was announced.
+        """
         ...
 
     async def resume(self) -> None:
@@ -203,6 +260,9 @@ class LearnerInfo:
     version: int
     parameters: int
     device: str
+    ranks: int = 1
+    nodes: Sequence[str] = ()
+    """Of its ranks, in their order; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +271,17 @@ class WrittenFile:
 
     path: str
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenWeights:
+    """Weights that the learner wrote for the engines; see `Weights` for the last three."""
+
+    path: str
+    size_bytes: int
+    tensors: int
+    buckets: int
+    digest: str
 
 
 class Learner(Protocol):
@@ -224,7 +295,7 @@ class Learner(Protocol):
         """Make one optimizer step. Raises `LearnerGone`. Not to be retried: cancelled, its effect is unknown."""
         ...
 
-    async def publish(self, path: str) -> WrittenFile:
+    async def publish(self, path: str) -> WrittenWeights:
         """Write the current weights to the safetensors file `path` for the engines; it need not survive a crash."""
         ...
 
@@ -289,6 +360,35 @@ class EnvironmentFactory(Protocol):
     def __call__(self) -> Environment:
         """Return a fresh environment. Cheap: what is expensive belongs in `Environment.reset`."""
         ...
+
+
+class EnvironmentWorker(Protocol):
+    """A process that holds environments, so that their work is not the controller's."""
+
+    name: str
+
+    async def start(self) -> EnvironmentWorkerInfo:
+        """Start, or start anew, and return when it can make environments. Raises `EnvironmentWorkerGone`."""
+        ...
+
+    def make(self) -> Environment:
+        """Return a fresh environment that lives in the worker.
+
+        Its calls raise `EnvironmentFailed`, or `EnvironmentWorkerGone` once the worker has ended.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the worker and what it holds. Idempotent; never raises `PortError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentWorkerInfo:
+    """What a worker says of itself once it is up."""
+
+    node: str = ""
+    pid: int | None = None
 
 
 class PromptSource(Protocol):
@@ -371,5 +471,7 @@ class Ports:
     renderer: Renderer
     artifacts: Artifacts
     eval_prompts: PromptSource | None = None
+    environment_workers: Sequence[EnvironmentWorker] = ()
+    """Where environments live; none: in the controller, made by `environments`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What RunStarted says of the surroundings: ``code_version``, ``host``, ``pid``."""

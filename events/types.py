@@ -48,6 +48,7 @@ FailureKind = Literal[
     "llm_expired",
     "env_error",
     "env_expired",
+    "env_lost",
     "reward_error",
     "reward_expired",
     "cancelled",
@@ -539,15 +540,40 @@ class WeightsPublished(Event):
     path: str = Field(description="relative to the run folder")
     size_bytes: int
     seconds: float
+    tensors: int = Field(default=0, description="0 in logs of before it was said, as the next two")
+    buckets: int = Field(default=1, description="parts in which they are transferred")
+    digest: str = Field(default="", description="of names, types, shapes and bytes of all tensors")
 
 
 class SyncStarted(Event):
-    """An engine is asked to take weights `version`."""
+    """An engine is asked to take weights `version`. The seq of this event is the lease of the update."""
 
     kind: Literal["sync_started"] = "sync_started"
     engine: str
     version: int
-    mode: Literal["drain", "pause", "in_flight"]
+    mode: Literal["drain", "pause", "abort", "in_flight"]
+
+
+class SyncRetried(Event):
+    """An update of an engine failed and is made again, as attempt `attempt`; the engine has sampled nothing since."""
+
+    kind: Literal["sync_retried"] = "sync_retried"
+    engine: str
+    version: int
+    attempt: int
+    message: str
+
+
+class SyncVerified(Event):
+    """What the engine took is what was published: as many tensors, with the same names and the same bytes."""
+
+    kind: Literal["sync_verified"] = "sync_verified"
+    engine: str
+    version: int
+    tensors: int
+    digest: str
+    size_bytes: int
+    seconds: float = Field(description="of the update that succeeded, from its announcement to the engine's receipt")
 
 
 class SyncAcknowledged(Event):
@@ -576,6 +602,8 @@ class LearnerUp(Event):
     version: int
     parameters: int
     device: str
+    ranks: int = 1
+    nodes: tuple[str, ...] = Field(default=(), description="of its ranks, in their order; empty: not known")
 
 
 class LearnerLost(Event):
@@ -583,6 +611,10 @@ class LearnerLost(Event):
 
     kind: Literal["learner_lost"] = "learner_lost"
     message: str
+    rank: int | None = Field(
+        default=None, description="that died or hangs; None: there is one alone, or it is not known"
+    )
+    phase: str = Field(default="", description="what that rank did last")
 
 
 # Engines
@@ -597,6 +629,7 @@ class EngineUp(Event):
     context_tokens: int
     slots: int = Field(description="requests that it decodes at the same time")
     device: str = "cpu"
+    node: str = Field(default="", description="where it runs, if that is not the controller's machine")
 
 
 class EnginePaused(Event):
@@ -604,7 +637,7 @@ class EnginePaused(Event):
 
     kind: Literal["engine_paused"] = "engine_paused"
     engine: str
-    mode: Literal["drain", "pause"]
+    mode: Literal["drain", "pause", "abort"]
 
 
 class EngineResumed(Event):
@@ -627,6 +660,34 @@ class EngineRestarted(Event):
 
     kind: Literal["engine_restarted"] = "engine_restarted"
     engine: str
+    restart: int
+
+
+# Workers that hold environments
+
+
+class EnvironmentWorkerUp(Event):
+    """A worker makes environments from now on."""
+
+    kind: Literal["environment_worker_up"] = "environment_worker_up"
+    worker: str
+    node: str = Field(default="", description="where it runs, if that is not the controller's machine")
+    pid: int | None = None
+
+
+class EnvironmentWorkerLost(Event):
+    """A worker died or was given up; the trajectories whose environments it held are attempted again."""
+
+    kind: Literal["environment_worker_lost"] = "environment_worker_lost"
+    worker: str
+    message: str
+
+
+class EnvironmentWorkerRestarted(Event):
+    """A lost worker was started anew; it makes environments once EnvironmentWorkerUp follows."""
+
+    kind: Literal["environment_worker_restarted"] = "environment_worker_restarted"
+    worker: str
     restart: int
 
 
@@ -689,6 +750,21 @@ class CheckpointFailed(Event):
 # Devices, waits, health
 
 
+class Origin(BaseModel):
+    """Where and when something was seen that came home later, with others in a batch.
+
+    `at_ns` is of the worker's clock; `at_ns + offset_ns` is the same instant of the controller's, give or take
+    `error_ns`: half of the round trip by which the offset was measured (RFC 5905, section 8).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    worker: str
+    node: str
+    at_ns: int = Field(description="UTC, nanoseconds since the epoch")
+    offset_ns: int
+    error_ns: int
+
+
 class DeviceSampled(Event):
     """Use of one device over the `window_s` seconds that ended now."""
 
@@ -707,6 +783,31 @@ class DeviceSampled(Event):
         "that only waits keeps `utilization` at 1, and not this",
     )
     memory_total_bytes: int | None = Field(default=None, description="that there is; None: not known")
+    origin: Origin | None = Field(default=None, description="None: seen by the controller, now")
+
+
+class EngineSampled(Event):
+    """What an engine that counts for itself said of its load."""
+
+    kind: Literal["engine_sampled"] = "engine_sampled"
+    engine: str
+    running: int = Field(description="requests that it decodes")
+    waiting: int = Field(description="requests in its own queue")
+    kv_used: float = Field(description="0 to 1: share of its KV cache in use")
+    preemptions: int = Field(description="requests that it has put back for want of cache, since it started")
+    prompt_tokens: int = Field(description="processed since it started")
+    cached_tokens: int = Field(default=0, description="of them, taken from its prefix cache")
+    sampled_tokens: int = Field(description="since it started")
+    origin: Origin | None = Field(default=None, description="None: seen by the controller, now")
+
+
+class WorkerLogged(Event):
+    """A line that a worker on another machine logged as a warning or worse."""
+
+    kind: Literal["worker_logged"] = "worker_logged"
+    level: Literal["warning", "error"]
+    line: str
+    origin: Origin
 
 
 class LoopLagSampled(Event):
@@ -726,7 +827,7 @@ class TelemetryDegraded(Event):
     """A part of the telemetry does not work, or works less well than asked; the run does not depend on it."""
 
     kind: Literal["telemetry_degraded"] = "telemetry_degraded"
-    part: Literal["metrics", "traces", "devices", "trackers"] = Field(description="which one")
+    part: Literal["metrics", "traces", "devices", "trackers", "workers"] = Field(description="which one")
     missing: str = Field(description="what is missing and why, in one line")
     works: str = Field(description="what works nevertheless, in one line")
 
@@ -735,7 +836,7 @@ class TelemetryDropped(Event):
     """Telemetry lost `count` items since the last such event: the receiver was slower than the run, or gone."""
 
     kind: Literal["telemetry_dropped"] = "telemetry_dropped"
-    signal: Literal["metrics", "traces", "devices", "trackers"] = Field(description="what they were")
+    signal: Literal["metrics", "traces", "devices", "trackers", "workers"] = Field(description="what they were")
     reason: Literal["queue_full", "unreachable", "refused", "timed_out", "failed"]
     count: int = Field(description="pushes of metrics, spans, samples, or steps")
 
@@ -838,6 +939,8 @@ AnyEvent = Annotated[
     | StepFailed
     | WeightsPublished
     | SyncStarted
+    | SyncRetried
+    | SyncVerified
     | SyncAcknowledged
     | SyncFailed
     | LearnerUp
@@ -847,12 +950,17 @@ AnyEvent = Annotated[
     | EngineResumed
     | EngineLost
     | EngineRestarted
+    | EnvironmentWorkerUp
+    | EnvironmentWorkerLost
+    | EnvironmentWorkerRestarted
     | EvalStarted
     | EvalCompleted
     | CheckpointStarted
     | CheckpointCommitted
     | CheckpointFailed
     | DeviceSampled
+    | EngineSampled
+    | WorkerLogged
     | LoopLagSampled
     | TelemetryDegraded
     | TelemetryDropped
@@ -869,5 +977,12 @@ AnyEvent = Annotated[
 EVENT_CLASSES: tuple[type[Event], ...] = get_args(get_args(AnyEvent)[0])
 BY_KIND: dict[str, type[Event]] = {cls.model_fields["kind"].default: cls for cls in EVENT_CLASSES}
 
-TELEMETRY: tuple[type[Event], ...] = (DeviceSampled, LoopLagSampled, TelemetryDegraded, TelemetryDropped)
+TELEMETRY: tuple[type[Event], ...] = (
+    DeviceSampled,
+    EngineSampled,
+    WorkerLogged,
+    LoopLagSampled,
+    TelemetryDegraded,
+    TelemetryDropped,
+)
 """Events that tell of a run from its side: no decision reads them, and nothing moves because of them."""

@@ -31,8 +31,8 @@ def test_packages_have_an_init_file():
         assert (folder / "__init__.py").exists(), f"{folder.relative_to(ROOT)} has no __init__.py"
 
 
-AHEAD = {"vllm", "ray"}
-"""Extras for what is not written yet: not in `all`, and not pinned for the tests."""
+AHEAD = {"vllm"}
+"""Extras that are not in `all`, and not pinned for the tests: they bring a PyTorch of their own."""
 
 
 def requirements() -> list[Requirement]:

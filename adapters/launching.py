@@ -1,0 +1,92 @@
+"""Where workers are started: what every adapter with work elsewhere needs of a machine, or of a cluster.
+
+A worker holds one object, made in it by a function that is named, and its methods are called by name. Whether it is a
+process of this machine (`worker.WorkerProcess`) or an actor of a Ray cluster is the launcher's to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from .worker import WorkerProcess
+
+NO_ENV: Mapping[str, str] = {}
+
+
+class Worker(Protocol):
+    """An object that lives elsewhere."""
+
+    name: str
+    node: str
+    """Name of its machine; empty for the controller's own."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, where that is one of this machine."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is not known to have ended."""
+        ...
+
+    async def call(self, method: str, /, *, deadline_s: float | None = None, **params: Any) -> Any:
+        """Call `method` of the object; parameters and result are what msgpack can carry.
+
+        Calls run concurrently: async methods on the worker's loop, others one after another in a thread there.
+        Raises `RemoteError` for what the method raised, `WorkerGone` once the worker has ended, `TimeoutError` after
+        `deadline_s`. Cancelled or expired, it asks the worker to cancel that call and does not wait for it.
+        """
+        ...
+
+    async def wait_gone(self) -> str:
+        """Wait until it has ended; return how, in one line. Cancelling changes nothing."""
+        ...
+
+    async def close(self, deadline_s: float) -> None:
+        """End it and everything it started. Idempotent. Calls under way end in `WorkerGone`."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts workers. A worker's `name` says what it is given: ``engine-0``, ``learner-1``, ``environment-0``."""
+
+    async def start(
+        self,
+        target: str,
+        settings: dict[str, Any],
+        *,
+        name: str,
+        log_path: Path | None,
+        deadline_s: float,
+        env: Mapping[str, str] = NO_ENV,
+        python: str | None = None,
+    ) -> Worker:
+        """Start a worker that holds what ``"package.module:function"`` makes of `settings`; return when it answers.
+
+        `python` is the interpreter, by default the one that runs this. Raises `WorkerFailed`. Cancelled or failed, it
+        leaves nothing behind.
+        """
+        ...
+
+
+class LocalLauncher:
+    """Starts processes of this machine."""
+
+    async def start(
+        self,
+        target: str,
+        settings: dict[str, Any],
+        *,
+        name: str,
+        log_path: Path | None,
+        deadline_s: float,
+        env: Mapping[str, str] = NO_ENV,
+        python: str | None = None,
+    ) -> Worker:
+        """Start one; see `Launcher.start`."""
+        return await WorkerProcess.start(
+            target, settings, name=name, log_path=log_path, deadline_s=deadline_s, env=env, python=python
+        )
