@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,19 +26,15 @@ def watched(answers: Any, interval_s: float = 1.0) -> World:
     world = World(config(run={"steps": 20}), engines=2)
     world.pool[0].sampled = answers  # type: ignore[attr-defined]
 
-    async def beside(sampler: EngineLoadSampler) -> None:
-        await sampler.run()
-
     go = world._go
 
     async def both() -> Any:
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(go())
-            while not hasattr(world, "run"):
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the run is made in the first turn of the loop
             sampler = EngineLoadSampler(world.bus, world.clock, world.pool, interval_s, world.view)
             assert [engine.name for engine in sampler.engines] == ["engine-0"]
-            tasks.create_task(beside(sampler))
+            tasks.create_task(sampler.run())
         return running.result()
 
     world._go = both  # type: ignore[method-assign]
@@ -54,7 +51,7 @@ def test_an_engine_is_asked_while_it_serves() -> None:
     samples = world.records(EngineSampled)
     assert len(samples) > 3
     assert samples[0].mono >= 1e9
-    assert all(later.mono - sooner.mono == 1e9 for sooner, later in zip(samples, samples[1:], strict=False))
+    assert all(later.mono - sooner.mono == 1e9 for sooner, later in pairwise(samples))
     assert world.log[-1].event.kind == "run_finished"  # type: ignore[attr-defined]
 
 
