@@ -125,7 +125,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge("rl_engine_requests", "rl.engine.requests", "{request}", "engine state",
            "Requests that the engine itself counts, running or in its own queue; of engines that count.",
            ("engine_sampled",)),
-    _gauge("rl_engine_kv_cache_usage_ratio", "rl.engine.kv_cache.usage", "1", "engine",
+    _gauge("rl_engine_kv_cache_usage_ratio", "rl.engine.kv_cache.usage_ratio", "", "engine",
            "Share of the engine's KV cache that is in use; of engines that count.", ("engine_sampled",)),
     _counter("rl_engine_preemptions_total", "rl.engine.preemptions", "{request}", "engine",
              "Requests that the engine put back for want of KV cache; of engines that count.", ("engine_sampled",)),
