@@ -64,6 +64,7 @@ def gather_weights(
         with ExitStack() as stack:
             with group.together():
                 if writes:
+                    path.parent.mkdir(parents=True, exist_ok=True)
                     stack.enter_context(writer)
             for number, bucket in enumerate(writer.buckets):
                 progress.mark(f"gather {number + 1}/{len(writer.buckets)}")
