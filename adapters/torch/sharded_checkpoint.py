@@ -15,6 +15,7 @@ Reading needs no other rank: each reads the slices that it will hold, wherever t
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -110,7 +111,10 @@ def _read(folder: Path, tensors: dict[str, Tensor]) -> None:
     """Fill `tensors` from the safetensors files in `folder`."""
     try:
         reader = HuggingFaceStorageReader(str(folder))
-        load(tensors, storage_reader=reader, no_dist=True)
+        with warnings.catch_warnings():
+            # That each rank reads for itself is what is meant.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+            load(tensors, storage_reader=reader, no_dist=True)
     except (OSError, SafetensorError, CheckpointException) as error:
         cause = _causes(error) if isinstance(error, CheckpointException) else error
         raise WeightsUnusable(f"{folder} does not hold what this model needs: {cause}") from error
