@@ -167,13 +167,13 @@ class LearnerRanks:
             for rank, error in failures:
                 if isinstance(error, WorkerGone):
                     return self._lost(rank, str(error))
-            if silent.done():
+            if silent.done() and not failures:
                 return silent.result()
             if failures and until is None:
                 # What one rank raises of what all can raise, all do. Else the others wait for it for ever, or for
                 # one of which it is not known yet that it has ended.
                 until = loop.time() + self._deadlines.close_s
-            elif until is not None and loop.time() >= until:
+            if until is not None and (silent.done() or loop.time() >= until) and waiting:
                 rank, error = failures[0]
                 return self._lost(rank, str(error))
         return None
