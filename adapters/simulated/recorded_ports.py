@@ -207,9 +207,10 @@ class RecordedLearner:
         """Come up, when the recorded one did."""
         answer = await self.world.answers.get(("learner_start",))
         if not isinstance(answer.event, LearnerUp):
-            raise LearnerGone(answer.event.message if isinstance(answer.event, LearnerLost) else "lost")
-        self.version = answer.event.version
-        return LearnerInfo(answer.event.version, answer.event.parameters, answer.event.device)
+            raise _gone(answer.event) if isinstance(answer.event, LearnerLost) else LearnerGone("lost")
+        event = answer.event
+        self.version = event.version
+        return LearnerInfo(event.version, event.parameters, event.device, event.ranks, event.nodes)
 
     async def train(self, batch: TrainBatch) -> TrainResult:
         """Make the recorded step."""
@@ -225,7 +226,7 @@ class RecordedLearner:
         """Write weights, as quickly as the recorded one."""
         answer = await self.world.answers.get(("publish", self.version))
         if isinstance(answer.event, LearnerLost):
-            raise LearnerGone(answer.event.message)
+            raise _gone(answer.event)
         return WrittenFile(path, getattr(answer.event, "size_bytes", 0))
 
     async def checkpoint(self, path: str) -> WrittenFile:
@@ -244,7 +245,11 @@ def _of_learner(answer: Answer) -> Exception:
     message = getattr(answer.event, "message", "")
     if isinstance(answer.failure, RunFailed):
         return error_named(answer.failure.error, answer.failure.message)
-    return LearnerGone(message)
+    return _gone(answer.failure) if isinstance(answer.failure, LearnerLost) else LearnerGone(message)
+
+
+def _gone(event: LearnerLost) -> LearnerGone:
+    return LearnerGone(event.message, rank=event.rank, phase=event.phase)
 
 
 @dataclass

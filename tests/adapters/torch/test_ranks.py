@@ -14,7 +14,7 @@ from eventrain.adapters.torch.learner import TorchLearner
 from eventrain.adapters.torch.learner_ranks import LearnerRanks
 from eventrain.adapters.torch.row_split import split_rows
 from eventrain.adapters.worker import RemoteError, WorkerGone
-from eventrain.core.config import DeadlineSection, LearnerSection
+from eventrain.core.config import DeadlineSection
 from eventrain.core.ports import CheckpointError, LearnerGone, TrainBatch, TrainRow
 
 from .several_ranks import batch_of, learner_of, write_model
@@ -115,7 +115,8 @@ def test_a_rank_that_raises_alone_ends_all() -> None:
 
 def test_the_death_of_a_rank_comes_before_what_it_causes() -> None:
     """The rank whose connection broke is not the one that is at fault."""
-    error, closed = outcome((RemoteError("RuntimeError", "connection closed by peer"), 4), (WorkerGone("was killed"), 4))
+    broken = RemoteError("RuntimeError", "connection closed by peer")
+    error, closed = outcome((broken, 4), (WorkerGone("was killed"), 4))
     assert str(error).endswith("was killed")
     assert (error.rank, closed) == (1, True)
 
@@ -220,7 +221,7 @@ def test_what_one_rank_cannot_train_ends_the_step_on_all(model: Path, tmp_path: 
                 await learner.train(TrainBatch(0, 0, rows))
             assert raised.value.rank == 1
             overflow = [TrainRow(**row(1, 20)), TrainRow(**row(2, 12, advantage=-3e38))]
-            with pytest.raises(LearnerGone, match="rank 1, in .*step 0: the loss is inf; no optimizer step was made"):
+            with pytest.raises(LearnerGone, match=r"rank 1, in .*step 0: the loss is inf; no optimizer step was made"):
                 await learner.train(TrainBatch(0, 0, overflow))
             assert (await learner.train(batch_of(0))).metrics["grad_norm"] > 0
         async with learner_of(2, tmp_path, tmp_path) as unreadable:
