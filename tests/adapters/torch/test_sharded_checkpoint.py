@@ -110,11 +110,11 @@ def test_a_checkpoint_is_gone_on_with_by_any_number_of_ranks(
     trained: Callable[[int], Trained], model: Path, tmp_path: Path, ranks: int
 ) -> None:
     """Weights and moments are the same, bit by bit, on any other number of ranks, and so is the next step."""
+    origins = {origin: trained(origin) for origin in (1, 2, 3) if origin != ranks}
 
     async def use() -> None:
         async with learner_of(ranks, model, tmp_path) as learner:
-            for origin in {1, 2, 3} - {ranks}:
-                of = trained(origin)
+            for origin, of in origins.items():
                 assert (await learner.start(of.checkpoint.path)).version == 3
                 again = await learner.checkpoint(str(tmp_path / f"from-{origin}"))
                 first, second = contents(model, Path(of.checkpoint.path)), contents(model, Path(again.path))
