@@ -156,8 +156,7 @@ class LearnerProcess:
             raise CheckpointError(str(error)) from error
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path} could not be written: {error}") from error
-        finally:
-            self._progress.mark(IDLE)
+        self._progress.mark(IDLE)
         return {"path": path, "size_bytes": size}
 
     def _loaded(self, *, fresh: bool) -> PreTrainedModel:

@@ -9,7 +9,9 @@ phase, and all other ranks are killed: nothing is left in a collective. Imports 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +31,23 @@ PEER_FAILED = "PeerFailed"
 """What a rank raises when it went back because of another one."""
 
 Failure: TypeAlias = WorkerGone | RemoteError | TimeoutError
+
+
+@dataclass
+class _Call:
+    """A call of all ranks, under way."""
+
+    method: str
+    deadline_s: float
+    answers: dict[asyncio.Task[Any], int] = field(default_factory=dict)
+    """Of each rank, in their order."""
+    failures: list[tuple[int, Failure]] = field(default_factory=list)
+    """Ranks that raised something, in the order in which it came home."""
+
+    @property
+    def waiting(self) -> dict[asyncio.Task[Any], int]:
+        """The ranks that have not answered."""
+        return {answer: rank for answer, rank in self.answers.items() if not answer.done()}
 
 
 class LearnerRanks:
@@ -103,24 +122,22 @@ class LearnerRanks:
         while they train, publish and write checkpoints; not while they start, which has one deadline for all of it.
         Cancelled, what they do goes on.
         """
-        failures: list[tuple[int, Failure]] = []
+        under_way = _Call(method, deadline_s)
         async with asyncio.TaskGroup() as group:
-            calls: dict[asyncio.Task[Any], int] = {
-                group.create_task(self._answer(rank, method, deadline_s, params, failures)): rank
-                for rank, params in enumerate(each)
-            }
-            silent = group.create_task(self._watch(calls, silence_s=deadline_s if method in STARTING else None))
+            for rank, params in enumerate(each):
+                under_way.answers[group.create_task(self._answer(under_way, rank, params))] = rank
+            silent = group.create_task(self._watch(under_way))
             try:
-                gone = await self._answered(calls, failures, silent)
+                gone = await self._answered(under_way, silent)
             finally:
-                for task in (*calls, silent):
+                for task in (*under_way.answers, silent):
                     task.cancel()
         if gone is not None:
             await self.close(0)
             raise gone
-        if failures:
-            raise self._error(method, deadline_s, failures)
-        return [call.result() for call in calls]
+        if under_way.failures:
+            raise self._error(under_way.failures)
+        return [answer.result() for answer in under_way.answers]
 
     async def close(self, deadline_s: float) -> None:
         """End all ranks, at once where `deadline_s` is 0. Idempotent."""
@@ -136,111 +153,113 @@ class LearnerRanks:
             raise LearnerGone(f"the ranks have no place to meet: {error}", rank=0, phase="offer") from error
         await self.call("join", self._deadlines.start_s, [{"address": address}] * len(self))
 
-    async def _answer(
-        self,
-        rank: int,
-        method: str,
-        deadline_s: float,
-        params: Mapping[str, Any],
-        failures: list[tuple[int, Failure]],
-    ) -> Any:
+    async def _answer(self, under_way: _Call, rank: int, params: Mapping[str, Any]) -> Any:
         try:
-            limit_s = deadline_s + self._deadlines.close_s
-            return await self._workers[rank].call(method, deadline_s=limit_s, **params)
+            limit_s = under_way.deadline_s + self._deadlines.close_s
+            return await self._workers[rank].call(under_way.method, deadline_s=limit_s, **params)
         except (WorkerGone, RemoteError, TimeoutError) as error:
-            failures.append((rank, error))
+            if isinstance(error, RemoteError) and len(self) > 1:
+                await self._look_at(rank, LOOK_S)  # it lives, and knows where it was
+            under_way.failures.append((rank, error))
 
-    async def _answered(
-        self,
-        calls: Mapping[asyncio.Task[Any], int],
-        failures: list[tuple[int, Failure]],
-        silent: asyncio.Task[LearnerGone],
-    ) -> LearnerGone | None:
+    async def _answered(self, under_way: _Call, silent: asyncio.Task[LearnerGone]) -> LearnerGone | None:
         """Wait until all ranks have answered, be it with an error; return why they will not."""
         loop = asyncio.get_running_loop()
-        waiting: set[asyncio.Task[Any]] = set(calls)
-        until: float | None = None
-        while waiting:
-            left = None if until is None else max(0.0, until - loop.time())
+        failures, until = under_way.failures, math.inf
+        while waiting := under_way.waiting:
+            left = None if until == math.inf else max(0.0, until - loop.time())
             await asyncio.wait({*waiting, silent}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            waiting = {call for call in waiting if not call.done()}
             for rank, error in failures:
                 if isinstance(error, WorkerGone):
                     return self._lost(rank, str(error))
-            if silent.done() and not failures:
+            late = [rank for rank, error in failures if isinstance(error, TimeoutError)]
+            if late:
+                what = f"the learner did not answer '{under_way.method}' within {under_way.deadline_s:g} s"
+                late += under_way.waiting.values()
+                return self._lost(self._suspect(late), what, of=late)
+            if failures and under_way.waiting and (silent.done() or loop.time() >= until):
+                rank, error = failures[0]
+                return self._lost(rank, str(error))
+            if silent.done():
                 return silent.result()
-            if failures and until is None:
+            if failures and until == math.inf:
                 # What one rank raises of what all can raise, all do. Else the others wait for it for ever, or for
                 # one of which it is not known yet that it has ended.
                 until = loop.time() + self._deadlines.close_s
-            if until is not None and (silent.done() or loop.time() >= until) and waiting:
-                rank, error = failures[0]
-                return self._lost(rank, str(error))
         return None
 
-    def _error(
-        self, method: str, deadline_s: float, failures: list[tuple[int, Failure]]
-    ) -> CheckpointError | LearnerGone:
-        """Return what the answers come to when every rank has given one."""
-        own = [(rank, error) for rank, error in failures if getattr(error, "kind", "") != PEER_FAILED]
-        rank, error = (own or failures)[0]
+    def _error(self, failures: Sequence[tuple[int, Failure]]) -> CheckpointError | LearnerGone:
+        """Return what the answers come to when every rank has given one, some of them an error."""
+        rank, error = next(
+            (one for one in failures if getattr(one[1], "kind", "") != PEER_FAILED), failures[0]
+        )
         if not isinstance(error, RemoteError):
-            return self._lost(rank, f"the learner did not answer '{method}' within {deadline_s:g} s")
+            return self._lost(rank, str(error))
         if error.kind == CheckpointError.__name__:
             return CheckpointError(error.message)
         return self._lost(rank, error.message or error.kind)
 
     # Watching
 
-    async def _watch(self, calls: Mapping[asyncio.Task[Any], int], silence_s: float | None) -> LearnerGone:
+    async def _watch(self, under_way: _Call) -> LearnerGone:
         """Return once the ranks that have not answered have made no progress for too long."""
         if len(self) == 1:
             await asyncio.Event().wait()  # nobody waits for it but the controller, whose deadline is enough
-        limit_s = silence_s or self._deadlines.rank_silence_s
         loop = asyncio.get_running_loop()
-        least, since = (-1, 0), loop.time()
+        starting = under_way.method in STARTING
+        limit_s = under_way.deadline_s if starting else self._deadlines.rank_silence_s
+        look_s = min(LOOK_S, limit_s / LOOKS)
+        newest, since = (-1, 0), loop.time()
         while True:
-            await self._look(min(LOOK_S, limit_s / LOOKS))
-            waiting = [rank for call, rank in calls.items() if not call.done()]
+            await self._look(look_s)
+            waiting = list(under_way.waiting.values())
             if not waiting:
                 await asyncio.Event().wait()  # all have answered, and this is about to be cancelled
-            newest = (min(self._seen[rank]["progress"] for rank in waiting), len(waiting))
-            if newest != least:
-                least, since = newest, loop.time()
+            least = (min(self._seen[rank]["progress"] for rank in waiting), len(waiting))
+            if least != newest:
+                newest, since = least, loop.time()
             elif loop.time() - since >= limit_s:
                 return self._silence(waiting, limit_s)
-            await asyncio.sleep(min(LOOK_S, limit_s / LOOKS))
+            await asyncio.sleep(look_s)
 
     async def _look(self, limit_s: float) -> None:
-        async def look(rank: int) -> None:
-            try:
-                self._seen[rank] = await self._workers[rank].call("where", deadline_s=limit_s)
-                self._mute.discard(rank)
-            except (TimeoutError, WorkerGone, RemoteError):
-                self._mute.add(rank)
-
         async with asyncio.TaskGroup() as group:
             for rank in range(len(self)):
-                group.create_task(look(rank))
+                group.create_task(self._look_at(rank, limit_s))
+
+    async def _look_at(self, rank: int, limit_s: float) -> None:
+        try:
+            self._seen[rank] = await self._workers[rank].call("where", deadline_s=limit_s)
+            self._mute.discard(rank)
+        except (TimeoutError, WorkerGone, RemoteError):
+            self._mute.add(rank)
 
     def _silence(self, waiting: Sequence[int], limit_s: float) -> LearnerGone:
-        """Return who does not move: one that does not even answer, else the one that is behind all others."""
-        least = min(self._seen[rank]["progress"] for rank in waiting)
-        behind = [rank for rank in waiting if self._seen[rank]["progress"] == least]
-        mute = sorted(self._mute & set(waiting), key=lambda rank: self._seen[rank]["progress"])
-        what = f"made no progress for {limit_s:g} s"
-        if mute:
-            return self._lost(mute[0], f"{self._workers[mute[0]].name} {what} and does not answer")
-        if len(behind) == 1:
-            return self._lost(behind[0], f"{self._workers[behind[0]].name} {what}")
-        names = " and ".join(self._workers[rank].name for rank in behind)
-        return LearnerGone(f"{names} {what}, in {self._seen[behind[0]]['phase']}", phase=self._seen[behind[0]]["phase"])
+        suspect = self._suspect(waiting)
+        if suspect is None:
+            names = " and ".join(self._workers[rank].name for rank in self._behind(waiting))
+            return self._lost(None, f"{names} made no progress for {limit_s:g} s", of=waiting)
+        what = f"{self._workers[suspect].name} made no progress for {limit_s:g} s"
+        return self._lost(suspect, what + (" and does not answer" if suspect in self._mute else ""))
 
-    def _lost(self, rank: int, text: str) -> LearnerGone:
+    def _suspect(self, waiting: Sequence[int]) -> int | None:
+        """Return whom the others wait for: one that does not even answer, else the one that is behind all others."""
+        mute = self._behind([rank for rank in waiting if rank in self._mute])
+        behind = mute or self._behind(waiting)
+        return behind[0] if mute or len(behind) == 1 else None
+
+    def _behind(self, ranks: Sequence[int]) -> list[int]:
+        """Return those of `ranks` that have the fewest marks."""
+        least = min((self._seen[rank]["progress"] for rank in ranks), default=0)
+        return [rank for rank in ranks if self._seen[rank]["progress"] == least]
+
+    def _lost(self, rank: int | None, text: str, *, of: Sequence[int] = ()) -> LearnerGone:
+        """Return the loss of `rank`, or of a rank among `of` of which it is not known which."""
         if len(self) == 1:
             return LearnerGone(text)
-        phase = self._seen[rank]["phase"]
-        return LearnerGone(f"rank {rank}, in {phase or 'start'}: {text}", rank=rank, phase=phase)
+        phase = self._seen[rank if rank is not None else self._behind(of)[0]]["phase"] or "start"
+        where = f"in {phase}" if rank is None else f"rank {rank}, in {phase}"
+        return LearnerGone(f"{where}: {text}", rank=rank, phase=phase)
 
 
 async def _close(workers: Sequence[Worker], deadline_s: float) -> None:

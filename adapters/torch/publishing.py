@@ -49,7 +49,13 @@ def own_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def gather_weights(
-    model: PreTrainedModel, path: Path, bucket_bytes: int, group: RankGroup, progress: Progress, *, durable: bool
+    model: PreTrainedModel,
+    path: Path,
+    bucket_bytes: int,
+    group: RankGroup,
+    progress: Progress,
+    *,
+    durable: bool,
 ) -> WrittenWeights:
     """Write the weights of `model` to the file `path`, under its name only once it is whole.
 

@@ -120,7 +120,9 @@ def rank_device(device: torch.device, rank: int, ranks: int) -> torch.device:
     if ranks == 1 or device.type != "cuda":
         return device
     if device.index is not None:
-        raise ValueError(f"learner.device = '{device}' is one GPU, but learner.ranks = {ranks}: 'cuda' would do")
+        raise ValueError(
+            f"learner.device = '{device}' is one GPU, but learner.ranks = {ranks}: 'cuda' would do"
+        )
     return torch.device("cuda", rank % torch.cuda.device_count())
 
 

@@ -121,4 +121,6 @@ def _read(folder: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def _causes(error: CheckpointException) -> str:
-    return "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items())) or str(error)
+    return "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items())) or str(
+        error
+    )

@@ -96,7 +96,7 @@ def test_the_rank_that_is_behind_is_named() -> None:
 def test_ranks_that_are_equally_far_are_all_named() -> None:
     """Where nobody is behind, no rank is accused."""
     error, closed = outcome((None, 4), (None, 4))
-    assert str(error) == "learner-0 and learner-1 made no progress for 0.2 s, in forward_backward 4/9"
+    assert str(error) == "in forward_backward 4/9: learner-0 and learner-1 made no progress for 0.2 s"
     assert (error.rank, error.phase, closed) == (None, "forward_backward 4/9", True)
 
 
@@ -121,9 +121,18 @@ def test_the_death_of_a_rank_comes_before_what_it_causes() -> None:
     assert (error.rank, closed) == (1, True)
 
 
+def test_a_deadline_names_the_rank_that_the_others_wait_for() -> None:
+    """Ranks that are all late are killed, and the one that is behind is the reason."""
+    error, closed = outcome((TimeoutError(), 4), (TimeoutError(), 3), (None, 4))
+    assert str(error) == "rank 1, in forward_backward 3/9: the learner did not answer 'train' within 60 s"
+    assert (error.rank, closed) == (1, True)
+
+
 def test_what_all_ranks_went_back_from_is_the_error_of_the_one_that_failed() -> None:
     """A rank that only followed does not hide the reason, and all live on."""
-    error, closed = outcome((RemoteError("PeerFailed", ""), 4), (RemoteError("CheckpointError", "disk full"), 4))
+    error, closed = outcome(
+        (RemoteError("PeerFailed", ""), 4), (RemoteError("CheckpointError", "disk full"), 4)
+    )
     assert isinstance(error, CheckpointError)
     assert str(error) == "disk full"
     assert not closed
@@ -158,7 +167,9 @@ def ended(pids: list[int | None]) -> bool:
     return True
 
 
-async def lost_in_training(learner: TorchLearner, fault: signal.Signals) -> tuple[LearnerGone, list[int | None]]:
+async def lost_in_training(
+    learner: TorchLearner, fault: signal.Signals
+) -> tuple[LearnerGone, list[int | None]]:
     """Send `fault` to rank 1 amid a long step; return the error and the processes that there were."""
     await learner.start(None)
     assert learner._ranks is not None
@@ -217,11 +228,15 @@ def test_what_one_rank_cannot_train_ends_the_step_on_all(model: Path, tmp_path: 
         async with learner_of(2, model, tmp_path) as learner:
             await learner.start(None)
             rows = [TrainRow(**row(1, 20)), TrainRow(**changed(row(2, 12), advantage=float("nan")))]
-            with pytest.raises(LearnerGone, match=r"rank 1, in batch: trajectory 2/0: its advantage is nan") as raised:
+            with pytest.raises(
+                LearnerGone, match=r"rank 1, in batch: trajectory 2/0: its advantage is nan"
+            ) as raised:
                 await learner.train(TrainBatch(0, 0, rows))
             assert raised.value.rank == 1
             overflow = [TrainRow(**row(1, 20)), TrainRow(**row(2, 12, advantage=-3e38))]
-            with pytest.raises(LearnerGone, match=r"rank 1, in .*step 0: the loss is inf; no optimizer step was made"):
+            with pytest.raises(
+                LearnerGone, match=r"rank 1, in .*step 0: the loss is inf; no optimizer step was made"
+            ):
                 await learner.train(TrainBatch(0, 0, overflow))
             assert (await learner.train(batch_of(0))).metrics["grad_norm"] > 0
         async with learner_of(2, tmp_path, tmp_path) as unreadable:

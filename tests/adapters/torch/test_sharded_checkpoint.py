@@ -93,7 +93,9 @@ def test_weights_are_published_whole_and_in_buckets(
     path = Path(of.published.path)
     assert [file.name for file in path.parent.iterdir()] == ["3.safetensors"]
     with WeightsFile(path) as file:
-        checksums = [file.verified(number) and file.buckets[number].checksum for number in range(len(file.buckets))]
+        checksums = [
+            file.verified(number) and file.buckets[number].checksum for number in range(len(file.buckets))
+        ]
         said = of.published
         assert (said.tensors, said.buckets) == (len(file.specs), len(file.buckets))
         assert said.buckets > 3
@@ -139,8 +141,16 @@ def test_a_checkpoint_of_several_ranks_is_an_ordinary_model_folder(trained: Call
     assert {file.suffix for file in files} == {".safetensors", ".json"}
     assert len(list((path / "optimizer").iterdir())) == 3
     assert trained(3).checkpoint.size_bytes == sum(file.stat().st_size for file in files)
-    assert json.loads((path / "learner.json").read_text()) == {"format": 2, "version": 3, "optimizer_steps": 3}
-    assert sorted(folder.name for folder in path.parent.iterdir() if folder.is_dir()) == ["one", "three", "weights"]
+    assert json.loads((path / "learner.json").read_text()) == {
+        "format": 2,
+        "version": 3,
+        "optimizer_steps": 3,
+    }
+    assert sorted(folder.name for folder in path.parent.iterdir() if folder.is_dir()) == [
+        "one",
+        "three",
+        "weights",
+    ]
 
 
 def test_a_sharded_checkpoint_that_lost_a_file_is_refused(
