@@ -18,23 +18,10 @@ from ...core.ports import WrittenWeights
 from ..weights.file import Bytes, TensorSpec, WeightsWriter
 from .progress import Progress
 from .rank_group import RankGroup
-from .weights import WeightsNotWritten, flush
+from .weights import TYPES, WeightsNotWritten, flush
 
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-}
-"""Names of types in safetensors."""
+NAMES = {dtype: name for name, dtype in TYPES.items()}
+"""Of types, in safetensors."""
 
 
 def own_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -64,7 +51,7 @@ def gather_weights(
     that do not write, and leaves nothing of it behind: on a full disk the log needs the room.
     """
     tensors = own_tensors(model)
-    specs = [TensorSpec(name, DTYPES[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()]
+    specs = [TensorSpec(name, NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()]
     writer, writes, size = WeightsWriter(path, specs, bucket_bytes), group.rank == 0, 0
     try:
         with ExitStack() as stack:

@@ -17,6 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from ..weights.file import Bucket
+
 
 class WeightsUnusable(Exception):
     """A weights file or model folder is missing, damaged, or not of this model."""
@@ -93,6 +95,24 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise WeightsUnusable(f"{path} is no usable weights file: {error}") from error
+
+
+TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+"""Types of tensors by their names in safetensors."""
+
+
+def tensors_of(bucket: Bucket, data: bytearray) -> dict[str, torch.Tensor]:
+    """Return the tensors of a bucket, on the CPU; they share the memory of its bytes, `data`."""
+    return {
+        spec.name: torch.frombuffer(part, dtype=TYPES[spec.dtype]).reshape(spec.shape)
+        if part
+        else torch.empty(spec.shape, dtype=TYPES[spec.dtype])
+        for spec, part in bucket.split(data)
+    }
 
 
 @torch.no_grad()
