@@ -58,7 +58,12 @@ class TorchLearner:
     @property
     def pid(self) -> int | None:
         """The process of rank 0, or None before the first start, after close, and where it is of another machine."""
-        return self._ranks.pids[0] if self._ranks is not None else None
+        return self.pids[0] if self.pids else None
+
+    @property
+    def pids(self) -> list[int | None]:
+        """The process of each rank, None for one of another machine; empty before the first start and after close."""
+        return self._ranks.pids if self._ranks is not None else []
 
     async def start(self, checkpoint: str | None) -> LearnerInfo:
         """Start the workers and load the model, or everything from the folder `checkpoint`; see `Learner.start`.

@@ -19,11 +19,13 @@ from ...core.config import DeadlineSection, LearnerSection
 from ...core.ports import CheckpointError, LearnerGone
 from ..launching import Launcher, Worker
 from ..worker import RemoteError, WorkerFailed, WorkerGone
-from .progress import Where
+from .progress import IDLE, Where
 
 TARGET = "eventrain.adapters.torch.learner_process:make"
 LOOK_S = 1.0
 """Between two questions to a rank, and how long it may take to answer one."""
+LOOK_FIRST_S = 0.05
+"""Between the first two questions of a call; the pause doubles until it is `LOOK_S`. A short call is seen, too."""
 LOOKS = 4
 """In the time in which a rank has to make progress, at least."""
 STARTING = ("join", "start")
@@ -123,6 +125,7 @@ class LearnerRanks:
         Cancelled, what they do goes on.
         """
         under_way = _Call(method, deadline_s)
+        self._seen = [Where(phase=method, progress=seen["progress"]) for seen in self._seen]
         async with asyncio.TaskGroup() as group:
             for rank, params in enumerate(each):
                 under_way.answers[group.create_task(self._answer(under_way, rank, params))] = rank
@@ -210,6 +213,7 @@ class LearnerRanks:
         limit_s = under_way.deadline_s if starting else self._deadlines.rank_silence_s
         look_s = min(LOOK_S, limit_s / LOOKS)
         newest, since = (-1, 0), loop.time()
+        pause_s = LOOK_FIRST_S
         while True:
             await self._look(look_s)
             waiting = list(under_way.waiting.values())
@@ -220,7 +224,8 @@ class LearnerRanks:
                 newest, since = least, loop.time()
             elif loop.time() - since >= limit_s:
                 return self._silence(waiting, limit_s)
-            await asyncio.sleep(look_s)
+            await asyncio.sleep(min(pause_s, look_s))
+            pause_s *= 2
 
     async def _look(self, limit_s: float) -> None:
         async with asyncio.TaskGroup() as group:
@@ -229,7 +234,10 @@ class LearnerRanks:
 
     async def _look_at(self, rank: int, limit_s: float) -> None:
         try:
-            self._seen[rank] = await self._workers[rank].call("where", deadline_s=limit_s)
+            where: Where = await self._workers[rank].call("where", deadline_s=limit_s)
+            # Idle is one that has not begun with what it was called for, or has done it.
+            phase = self._seen[rank]["phase"] if where["phase"] == IDLE else where["phase"]
+            self._seen[rank] = Where(phase=phase, progress=where["progress"])
             self._mute.discard(rank)
         except (TimeoutError, WorkerGone, RemoteError):
             self._mute.add(rank)
@@ -257,7 +265,7 @@ class LearnerRanks:
         """Return the loss of `rank`, or of a rank among `of` of which it is not known which."""
         if len(self) == 1:
             return LearnerGone(text)
-        phase = self._seen[rank if rank is not None else self._behind(of)[0]]["phase"] or "start"
+        phase = self._seen[rank if rank is not None else self._behind(of)[0]]["phase"]
         where = f"in {phase}" if rank is None else f"rank {rank}, in {phase}"
         return LearnerGone(f"{where}: {text}", rank=rank, phase=phase)
 
