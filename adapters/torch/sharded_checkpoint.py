@@ -23,7 +23,6 @@ import msgspec
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedModel
@@ -87,6 +86,8 @@ def _write_moments(folder: Path, moments: Mapping[str, Tensor]) -> None:
     """Write this rank's slices, flushed. Raises OSError on all ranks when any of them could not."""
     if not moments:
         return
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # newer than one rank needs
+
     try:
         save(dict(moments), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
     except CheckpointException as error:  # a BaseException, which would end the process
@@ -109,6 +110,8 @@ def read_sharded(path: Path, model: PreTrainedModel, optimizer: NamedAdamW) -> i
 
 def _read(folder: Path, tensors: dict[str, Tensor]) -> None:
     """Fill `tensors` from the safetensors files in `folder`."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # as above
+
     try:
         reader = HuggingFaceStorageReader(str(folder))
         with warnings.catch_warnings():
