@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,9 @@ from eventrain.core.ports import CheckpointError, LearnerInfo, TrainResult, Writ
 from .several_ranks import batch_of, close, contents, equal, learner_of, write_model
 
 pytestmark = pytest.mark.slow
+
+SLICES_BYTES_MAX = 16_000
+"""Less than a rank of two has, and more than it logs."""
 
 
 @dataclass
@@ -183,3 +188,25 @@ def test_what_cannot_be_written_is_an_error_on_all_ranks(model: Path, tmp_path: 
 
     asyncio.run(use())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "logs", "step"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is set by prlimit")
+def test_a_rank_that_cannot_write_its_slices_takes_the_checkpoint_back(model: Path, tmp_path: Path) -> None:
+    """The others, which could, leave nothing behind either; all go on, and the next checkpoint is whole."""
+
+    async def use() -> None:
+        async with learner_of(2, model, tmp_path / "logs") as learner:
+            await learner.start(None)
+            await learner.train(batch_of(0))
+            pid = learner.pids[1]
+            assert pid is not None
+            before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (SLICES_BYTES_MAX, resource.RLIM_INFINITY))
+            with pytest.raises(CheckpointError, match=r"step could not be written: rank 1: .*File too large"):
+                await learner.checkpoint(str(tmp_path / "step"))
+            assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+            assert (await learner.train(batch_of(1))).metrics["grad_norm"] > 0
+            await learner.checkpoint(str(tmp_path / "step"))
+
+    asyncio.run(use())
+    assert contents(model, tmp_path / "step")[2] == 2
