@@ -122,7 +122,7 @@ class LearnerRanks:
 
         Raises `CheckpointError` where all have gone back from one, else `LearnerGone`. The silence of ranks counts
         while they train, publish and write checkpoints; not while they start, which has one deadline for all of it.
-        Cancelled, what they do goes on.
+        Cancelled, the ranks go on with what they do.
         """
         under_way = _Call(method, deadline_s)
         self._seen = [Where(phase=method, progress=seen["progress"]) for seen in self._seen]
@@ -180,7 +180,9 @@ class LearnerRanks:
                 what = f"the learner did not answer '{under_way.method}' within {under_way.deadline_s:g} s"
                 late += under_way.waiting.values()
                 return self._lost(self._suspect(late), what, of=late)
-            if failures and under_way.waiting and (silent.done() or loop.time() >= until):
+            if not under_way.waiting:
+                return None
+            if failures and (silent.done() or loop.time() >= until):
                 rank, error = failures[0]
                 return self._lost(rank, str(error))
             if silent.done():
