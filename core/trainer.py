@@ -251,7 +251,13 @@ class TrainerActor:
                     f"{self.view.trainer.version} ({newest or 'the model as loaded'})",
                 )
             self.waiter.publish(
-                LearnerUp(version=info.version, parameters=info.parameters, device=info.device)
+                LearnerUp(
+                    version=info.version,
+                    parameters=info.parameters,
+                    device=info.device,
+                    ranks=info.ranks,
+                    nodes=tuple(info.nodes),
+                )
             )
 
     def _stopping(self) -> bool:
@@ -389,5 +395,6 @@ class TrainerActor:
             self.artifacts.drop(old)
 
     def _learner_lost(self, error: BaseException) -> RunFailure:
-        lost = self.waiter.publish(LearnerLost(message=one_line(error)))
+        rank, phase = (error.rank, error.phase) if isinstance(error, LearnerGone) else (None, "")
+        lost = self.waiter.publish(LearnerLost(message=one_line(error), rank=rank, phase=phase))
         return RunFailure("learner_lost", one_line(error), lost.seq)

@@ -604,7 +604,7 @@ class LearnerUp(Event):
     version: int
     parameters: int
     device: str
-    ranks: int = 1
+    ranks: int = Field(default=1, description="processes that share the weights and each batch")
     nodes: tuple[str, ...] = Field(default=(), description="of its ranks, in their order; empty: not known")
 
 

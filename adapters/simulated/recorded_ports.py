@@ -229,9 +229,10 @@ class RecordedLearner:
         """Come up, when the recorded one did."""
         answer = await self.world.answers.get(("learner_start",))
         if not isinstance(answer.event, LearnerUp):
-            raise LearnerGone(answer.event.message if isinstance(answer.event, LearnerLost) else "lost")
-        self.version = answer.event.version
-        return LearnerInfo(answer.event.version, answer.event.parameters, answer.event.device)
+            raise _gone(answer.event) if isinstance(answer.event, LearnerLost) else LearnerGone("lost")
+        event = answer.event
+        self.version = event.version
+        return LearnerInfo(event.version, event.parameters, event.device, event.ranks, event.nodes)
 
     async def train(self, batch: TrainBatch) -> TrainResult:
         """Make the recorded step."""
@@ -248,7 +249,7 @@ class RecordedLearner:
         answer = await self.world.answers.get(("publish", self.version))
         event = answer.event
         if isinstance(event, LearnerLost):
-            raise LearnerGone(event.message)
+            raise _gone(event)
         if not isinstance(event, WeightsPublished):
             return WrittenWeights(path, 0, 0, 1, "")
         return WrittenWeights(path, event.size_bytes, event.tensors, event.buckets, event.digest)
@@ -269,7 +270,11 @@ def _of_learner(answer: Answer) -> Exception:
     message = getattr(answer.event, "message", "")
     if isinstance(answer.failure, RunFailed):
         return error_named(answer.failure.error, answer.failure.message)
-    return LearnerGone(message)
+    return _gone(answer.failure) if isinstance(answer.failure, LearnerLost) else LearnerGone(message)
+
+
+def _gone(event: LearnerLost) -> LearnerGone:
+    return LearnerGone(event.message, rank=event.rank, phase=event.phase)
 
 
 @dataclass

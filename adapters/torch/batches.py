@@ -88,6 +88,17 @@ def micro_batches(rows: Sequence[Row], tokens_max: int, device: torch.device) ->
     return [_padded(part, device) for part in parts]
 
 
+def empty_micro_batch(device: torch.device) -> MicroBatch:
+    """Return a micro-batch that trains nothing, for a rank that has to pass as often as another one does."""
+    return MicroBatch(
+        tokens=torch.zeros((1, 2), dtype=torch.int64, device=device),
+        sampled=torch.zeros((1, 1), dtype=torch.bool, device=device),
+        logprobs=torch.zeros(0, device=device),
+        versions=torch.zeros(0, dtype=torch.int32, device=device),
+        advantages=torch.zeros(0, device=device),
+    )
+
+
 def _padded(rows: Sequence[Row], device: torch.device) -> MicroBatch:
     longest = len(rows[-1].tokens)
     tokens = np.zeros((len(rows), longest), np.int64)

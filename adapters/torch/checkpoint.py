@@ -1,4 +1,4 @@
-"""Checkpoint folders: what a learner needs to go on, and an ordinary model folder for everybody else.
+"""Checkpoint folders of one rank: what a learner needs to go on, and an ordinary model folder for everybody else.
 
     model.safetensors       weights
     optimizer.safetensors   Adam's moments, ``exp_avg/NAME`` and ``exp_avg_sq/NAME``
@@ -24,6 +24,8 @@ MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 LEARNER = "learner.json"
 FORMAT = 1
+FORMATS = (FORMAT, 2)
+"""1 is of one rank, 2 is of several: see `sharded_checkpoint`."""
 
 _COPIED_SUFFIXES = (".json", ".jinja", ".txt", ".model")
 """Configuration, chat template, vocabulary and merges, sentencepiece model."""
@@ -50,7 +52,7 @@ def write_checkpoint(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        _copy_model_files(model_folder, partial)
+        copy_model_files(model_folder, partial)
         write_weights(model, partial / MODEL, durable=True)
         save_file(optimizer.tensors(), partial / OPTIMIZER)
         state = LearnerState(FORMAT, version, optimizer.steps)
@@ -58,7 +60,7 @@ def write_checkpoint(
         for file in [*partial.iterdir(), partial]:
             flush(file)
         size = sum(file.stat().st_size for file in partial.iterdir())
-        _put_in_place(partial, path)
+        put_in_place(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -66,19 +68,31 @@ def write_checkpoint(
 
 
 def read_checkpoint(path: Path, model: PreTrainedModel, optimizer: NamedAdamW) -> int:
-    """Put the checkpoint `path` into `model` and `optimizer`; return its version. Raises `WeightsUnusable`."""
-    try:
-        state = msgspec.json.decode((path / LEARNER).read_bytes(), type=LearnerState)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise WeightsUnusable(f"{path} is no usable checkpoint: {error}") from error
-    if state.format != FORMAT:
-        raise WeightsUnusable(f"{path} has checkpoint format {state.format}, this version reads {FORMAT}")
+    """Put the checkpoint `path` of one rank into `model` and `optimizer`; return its version.
+
+    Raises `WeightsUnusable`.
+    """
+    state = read_state(path)
     put_weights(model, read_weights(path / MODEL))
     optimizer.restore(state.optimizer_steps, read_weights(path / OPTIMIZER))
     return state.version
 
 
-def _copy_model_files(source: Path, target: Path) -> None:
+def read_state(path: Path) -> LearnerState:
+    """Return the scalars of the checkpoint `path`. Raises `WeightsUnusable`."""
+    try:
+        state = msgspec.json.decode((path / LEARNER).read_bytes(), type=LearnerState)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise WeightsUnusable(f"{path} is no usable checkpoint: {error}") from error
+    if state.format not in FORMATS:
+        raise WeightsUnusable(
+            f"{path} has checkpoint format {state.format}, this version reads {' and '.join(map(str, FORMATS))}"
+        )
+    return state
+
+
+def copy_model_files(source: Path, target: Path) -> None:
+    """Copy configuration and tokenizer of the model folder `source`."""
     for file in sorted(source.iterdir()):
         small = file.is_file() and file.stat().st_size <= _COPIED_BYTES_MAX
         # An index names weights that are not copied.
@@ -86,7 +100,7 @@ def _copy_model_files(source: Path, target: Path) -> None:
             shutil.copyfile(file, target / file.name)
 
 
-def _put_in_place(partial: Path, path: Path) -> None:
+def put_in_place(partial: Path, path: Path) -> None:
     """Give `partial` the name `path`. A folder cannot be replaced in one move, so an old one first steps aside."""
     aside = path.with_name(path.name + ".replaced")
     shutil.rmtree(aside, ignore_errors=True)

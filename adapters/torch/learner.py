@@ -1,6 +1,6 @@
-"""The local learner: the `Learner` port over a process that holds weights and optimizer.
+"""The learner: the `Learner` port over the workers that hold weights and optimizer, one for each rank.
 
-This is the parent's side and imports neither torch nor numpy; the work is done in `learner_process`.
+This is the controller's side and imports neither torch nor numpy; the work is done in `learner_process`.
 """
 
 from __future__ import annotations
@@ -9,23 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from ...core.config import AlgorithmSection, DeadlineSection, LearnerSection, ModelSection
-from ...core.ports import (
-    CheckpointError,
-    LearnerGone,
-    LearnerInfo,
-    TrainBatch,
-    TrainResult,
-    WrittenFile,
-    WrittenWeights,
-)
-from ..worker import RemoteError, WorkerFailed, WorkerGone, WorkerProcess
+from ...core.ports import LearnerGone, LearnerInfo, TrainBatch, TrainResult, WrittenFile, WrittenWeights
+from ..launching import Launcher, LocalLauncher
+from .learner_ranks import LearnerRanks
+from .row_split import split_rows
 
-TARGET = "eventrain.adapters.torch.learner_process:make"
+_LOCAL = LocalLauncher()
 
 
 class TorchLearner:
-    """The learner in a process of its own. Its output is appended to `log_path`.
+    """The learner in workers of its own, which `launcher` starts: ``learner``, or ``learner-0``, ``learner-1``, ...
 
+    Their output is appended to `log_path`, with the rank's number behind its stem where there are several.
     `model_path` is the resolved folder of `model`; `steps` are those of the run, for the learning-rate schedule;
     `rollout_temperature` is the one that sampled the training tokens, whose log-probs are compared.
     """
@@ -41,6 +36,7 @@ class TorchLearner:
         rollout_temperature: float,
         log_path: Path,
         deadlines: DeadlineSection,
+        launcher: Launcher = _LOCAL,
     ) -> None:
         self._section = section
         self._settings: dict[str, Any] = {
@@ -51,37 +47,37 @@ class TorchLearner:
             "seed": seed,
             "steps": steps,
             "temperature": rollout_temperature,
+            # The controller names who is silent before the others give up waiting for it.
+            "timeout_s": max(deadlines.start_s, 2 * deadlines.rank_silence_s),
         }
         self._log_path = log_path
         self._deadlines = deadlines
-        self._worker: WorkerProcess | None = None
+        self._launcher = launcher
+        self._ranks: LearnerRanks | None = None
 
     @property
     def pid(self) -> int | None:
-        """The process id, or None before the first start and after close."""
-        return self._worker.pid if self._worker is not None else None
+        """The process of rank 0, or None before the first start, after close, and where it is of another machine."""
+        return self.pids[0] if self.pids else None
+
+    @property
+    def pids(self) -> list[int | None]:
+        """The process of each rank, None for one of another machine; empty before the first start and after close."""
+        return self._ranks.pids if self._ranks is not None else []
 
     async def start(self, checkpoint: str | None) -> LearnerInfo:
-        """Start the process and load the model, or everything from the folder `checkpoint`; see `Learner.start`.
+        """Start the workers and load the model, or everything from the folder `checkpoint`; see `Learner.start`.
 
-        Raises `LearnerGone` with one line when the model folder or the checkpoint cannot be used. Failed or
-        cancelled, it leaves no process behind.
+        The checkpoint may be of another number of ranks. Raises `LearnerGone` with one line when the model folder or
+        the checkpoint cannot be used. Failed or cancelled, it leaves no process behind.
         """
         await self.close()
-        threads = str(self._section.threads)
+        self._ranks = await LearnerRanks.start(
+            self._launcher, self._settings, self._section, self._log_path, self._deadlines
+        )
         try:
-            self._worker = await WorkerProcess.start(
-                TARGET,
-                self._settings,
-                name="learner",
-                log_path=self._log_path,
-                deadline_s=self._deadlines.start_s,
-                env={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
-            )
-        except WorkerFailed as error:
-            raise LearnerGone(str(error)) from error
-        try:
-            return LearnerInfo(**await self._call("start", self._deadlines.start_s, checkpoint=checkpoint))
+            said = await self._call_all("start", self._deadlines.start_s, checkpoint=checkpoint)
+            return LearnerInfo(**said[0], ranks=len(self._ranks), nodes=self._ranks.nodes)
         except BaseException:
             await self.close()
             raise
@@ -92,40 +88,44 @@ class TorchLearner:
         Raises `LearnerGone` also for a loss or gradient that is not finite, and for a batch that is not of the
         learner's version: nothing is trained then. Cancelled, the step may still be made in the process.
         """
-        answer = await self._call(
+        tokens = [len(row.sampled) if any(row.sampled) else 0 for row in batch.rows]
+        shares = split_rows(tokens, self._section.ranks)
+        answers = await self._call(
             "train",
             self._deadlines.train_step_s,
-            step=batch.step,
-            version=batch.version,
-            rows=list(batch.rows),
+            [
+                {"step": batch.step, "version": batch.version, "rows": [batch.rows[index] for index in share]}
+                for share in shares
+            ],
         )
-        return TrainResult(**answer)
+        # Loss and metrics are the same everywhere; the seconds are those of the rank that took longest.
+        seconds = {part: max(answer["seconds"][part] for answer in answers) for part in answers[0]["seconds"]}
+        return TrainResult(answers[0]["loss"], answers[0]["metrics"], seconds)
 
     async def publish(self, path: str) -> WrittenWeights:
-        """Write the current weights to `path`, which appears only when it is whole and on the disk."""
-        return WrittenWeights(**await self._call("publish", self._deadlines.publish_s, path=path))
+        """Write the current weights to `path`, which appears only when it is whole; see `Learner.publish`."""
+        return WrittenWeights(**(await self._call_all("publish", self._deadlines.publish_s, path=path))[0])
 
     async def checkpoint(self, path: str) -> WrittenFile:
-        """Write a checkpoint folder, whole or not at all; see `checkpoint.py` for what is in it."""
-        return WrittenFile(**await self._call("checkpoint", self._deadlines.checkpoint_s, path=path))
+        """Write a checkpoint folder, whole or not at all.
+
+        What is in it is in `checkpoint.py`, and for several ranks, which all have to reach `path`, in
+        `sharded_checkpoint.py`.
+        """
+        return WrittenFile(**(await self._call_all("checkpoint", self._deadlines.checkpoint_s, path=path))[0])
 
     async def close(self) -> None:
-        """End the process. Idempotent."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await worker.close(self._deadlines.close_s)
+        """End the workers. Idempotent."""
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            await ranks.close(self._deadlines.close_s)
 
-    async def _call(self, method: str, deadline_s: float, **params: Any) -> Any:
-        """Call the process. The deadline is a second line: who calls this port sets the one that is reported."""
-        if self._worker is None:
+    async def _call_all(self, method: str, deadline_s: float, **params: Any) -> list[Any]:
+        """Call all ranks with the same parameters."""
+        return await self._call(method, deadline_s, [params] * self._section.ranks)
+
+    async def _call(self, method: str, deadline_s: float, each: list[dict[str, Any]]) -> list[Any]:
+        """Call all ranks. The deadline is a second line: who calls this port sets the one that is reported."""
+        if self._ranks is None:
             raise LearnerGone("the learner is not running")
-        try:
-            return await self._worker.call(method, deadline_s=deadline_s + self._deadlines.close_s, **params)
-        except WorkerGone as error:
-            raise LearnerGone(str(error)) from error
-        except RemoteError as error:
-            if error.kind == CheckpointError.__name__:
-                raise CheckpointError(error.message) from error
-            raise LearnerGone(error.message or error.kind) from error
-        except TimeoutError as error:
-            raise LearnerGone(f"the learner did not answer '{method}' within {deadline_s:g} s") from error
+        return await self._ranks.call(method, deadline_s, each)

@@ -67,10 +67,22 @@ class NamedAdamW:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return both moments of every parameter as ``exp_avg/NAME`` and ``exp_avg_sq/NAME``; empty before a step."""
+        return {name: moment.cpu().contiguous() for name, moment in self.moments().items()}
+
+    def moments(self) -> dict[str, Tensor]:
+        """Return the same as `tensors`, where and as they are: slices, where the model is spread over ranks."""
         return {
-            f"{moment}/{name}": self._adamw.state[parameter][moment].detach().cpu().contiguous()
+            f"{moment}/{name}": self._adamw.state[parameter][moment].detach()
             for name, parameter in self._named.items()
             if parameter in self._adamw.state
+            for moment in _MOMENTS
+        }
+
+    def empty_moments(self) -> dict[str, Tensor]:
+        """Return zeros in the place of every moment, for `restore` once they are filled."""
+        return {
+            f"{moment}/{name}": torch.zeros_like(parameter, requires_grad=False)
+            for name, parameter in self._named.items()
             for moment in _MOMENTS
         }
 

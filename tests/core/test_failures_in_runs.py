@@ -34,6 +34,7 @@ from eventrain.events.types import (
     GroupDispatched,
     GroupFailed,
     GroupFiltered,
+    LearnerLost,
     LlmCallFinished,
     LlmCallStarted,
     PromptDrawn,
@@ -306,12 +307,12 @@ def test_a_completion_that_never_comes_expires() -> None:
 
 
 def test_a_learner_that_dies_ends_the_run_with_its_words() -> None:
-    """LearnerGone is the run's first cause."""
+    """LearnerGone is the run's first cause, and the log has the rank that died and what it did."""
     world = World()
 
     async def die(batch: Any) -> None:
         if batch.step == 3:
-            raise LearnerGone("the gradient of lm_head.weight is not finite")
+            raise LearnerGone("the gradient of lm_head.weight is not finite", rank=2, phase="clip")
 
     world.learner.on_train = die
     world.go()
@@ -320,6 +321,8 @@ def test_a_learner_that_dies_ends_the_run_with_its_words() -> None:
     (failed,) = world.events(RunFailed)
     assert (failed.failed_actor, failed.error) == ("trainer", "learner_lost")
     assert "not finite" in failed.message
+    (lost,) = world.events(LearnerLost)
+    assert (lost.rank, lost.phase) == (2, "clip")
 
 
 def test_a_training_step_that_hangs_ends_the_run() -> None:

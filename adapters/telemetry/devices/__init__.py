@@ -9,7 +9,7 @@ from ....core.config import RunConfig
 from ....core.ports import Ports
 from .loop_lag import LoopLagSampler
 from .nvidia import NvidiaSource
-from .processes import HasProcess, ProcessSource, Watched
+from .processes import HasProcess, HasProcesses, ProcessSource, Watched
 from .ray_nodes import RaySource
 from .sampler import DeviceSampler
 from .source import DeviceSource, Reading, SourceAbsent, SourceFailed
@@ -18,6 +18,7 @@ __all__ = [
     "DeviceSampler",
     "DeviceSource",
     "HasProcess",
+    "HasProcesses",
     "LoopLagSampler",
     "NvidiaSource",
     "ProcessSource",
@@ -49,10 +50,19 @@ def _watched(config: RunConfig, ports: Ports) -> list[Watched]:
         if isinstance(engine, HasProcess)
     ]
     watched = [Watched("cpu:controller", "controller", 1, os.getpid), *engines]
-    if isinstance(ports.learner, HasProcess):
-        watched.append(Watched("cpu:learner", "learner", config.learner.threads, _pid_of(ports.learner)))
+    learner, threads, ranks = ports.learner, config.learner.threads, config.learner.ranks
+    if isinstance(learner, HasProcesses) and ranks > 1:
+        watched += [
+            Watched(f"cpu:learner-{rank}", "learner", threads, _pid_of_rank(learner, rank)) for rank in range(ranks)
+        ]
+    elif isinstance(learner, HasProcess):
+        watched.append(Watched("cpu:learner", "learner", threads, _pid_of(learner)))
     return watched
 
 
 def _pid_of(part: HasProcess) -> Callable[[], int | None]:
     return lambda: part.pid
+
+
+def _pid_of_rank(learner: HasProcesses, rank: int) -> Callable[[], int | None]:
+    return lambda: pids[rank] if (pids := learner.pids) else None

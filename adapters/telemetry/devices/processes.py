@@ -37,6 +37,16 @@ class HasProcess(Protocol):
         ...
 
 
+@runtime_checkable
+class HasProcesses(Protocol):
+    """A learner whose ranks work in processes of this machine."""
+
+    @property
+    def pids(self) -> Sequence[int | None]:
+        """The process id of each rank; None for one of another machine, empty while there are none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
     """One process to be measured, which may be replaced by another while it is watched."""

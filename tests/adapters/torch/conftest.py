@@ -9,7 +9,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eventrain.adapters.torch.weights import publish_weights
+from eventrain.adapters.torch.progress import Progress
+from eventrain.adapters.torch.publishing import gather_weights
+from eventrain.adapters.torch.rank_group import RankGroup
 from eventrain.core.ports import Weights
 
 VOCABULARY = 64
@@ -60,9 +62,10 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> list[Weights]:
 
 def published(model: LlamaForCausalLM, path: Path, version: int) -> Weights:
     """Publish the weights of `model` in several buckets."""
-    written = publish_weights(model, path, BUCKET_BYTES)
-    assert written["buckets"] > 1
-    return Weights(version, str(path), written["tensors"], written["buckets"], written["digest"])
+    alone = RankGroup(0, 1, torch.device("cpu"), timeout_s=1)
+    written = gather_weights(model, path, BUCKET_BYTES, alone, Progress(), durable=False)
+    assert written.buckets > 1
+    return Weights(version, written.path, written.tensors, written.buckets, written.digest)
 
 
 @pytest.fixture(scope="session", name="published")

@@ -184,3 +184,25 @@ def test_sources_are_what_the_configuration_asks_for() -> None:
     assert watched[1].pid() == 8
     off = sources_for(config(telemetry={"devices": "off", "ray_metrics": pages}), parts)  # type: ignore[arg-type]
     assert [source.name for source in off] == ["ray 10.0.0.7:8080"]
+
+
+def test_each_rank_of_a_learner_is_watched() -> None:
+    """With several ranks each process is a device of its own; before they start there is none."""
+    settings = config(learner={"ranks": 2})
+    learner = TorchLearner(
+        Path("model"),
+        settings.model,
+        settings.learner,
+        settings.algorithm,
+        0,
+        1,
+        1.0,
+        Path("log"),
+        settings.deadlines,
+    )
+    parts = SimpleNamespace(engines=[], learner=learner)
+    watched = sources_for(settings, parts)[0]._watched  # type: ignore[arg-type, attr-defined]
+    assert [one.device for one in watched[1:]] == ["cpu:learner-0", "cpu:learner-1"]
+    assert watched[2].pid() is None
+    learner._ranks = SimpleNamespace(pids=[11, 12])  # type: ignore[assignment]
+    assert [one.pid() for one in watched[1:]] == [11, 12]
