@@ -24,7 +24,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eventrain.adapters.torch.engine import TorchEngine
-from eventrain.adapters.torch.weights import publish_weights
+from eventrain.adapters.torch.progress import Progress
+from eventrain.adapters.torch.publishing import gather_weights
+from eventrain.adapters.torch.rank_group import RankGroup
 from eventrain.adapters.worker import WorkerProcess
 from eventrain.core.config import DeadlineSection, EngineSection, RolloutSection
 from eventrain.core.ports import GenerateRequest, Receipt, SyncMode, Weights
@@ -161,10 +163,11 @@ def main() -> None:
         model = model_of(megabytes)
         model.config.save_pretrained(folder)
         path = folder / "0.safetensors"
-        written = publish_weights(model, path, BUCKET_BYTES)
+        alone = RankGroup(0, 1, torch.device("cpu"), 60)
+        written = gather_weights(model, path, BUCKET_BYTES, alone, Progress(), durable=False)
         del model
-        weights = Weights(0, str(path), written["tensors"], written["buckets"], written["digest"])
-        size = written["size_bytes"]
+        weights = Weights(0, str(path), written.tensors, written.buckets, written.digest)
+        size = written.size_bytes
         print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
         print(f"{size / 1e6:,.0f} MB in {weights.buckets} buckets, in {base or 'the temporary folder'}\n")
         print(f"{'engines':22}{'pause to resume':>17}{'bare copy':>12}{'ratio':>8}{'MB/s, all':>12}")
