@@ -13,6 +13,11 @@ def require_sensible_processes(engine: EngineSection, cluster: ClusterSection) -
             f"engine.tensor_parallel is {engine.tensor_parallel}, but engine.device = 'cpu': it spreads an engine over "
             "GPUs"
         )
+    if cluster.engine_gpus is not None and cluster.engine_gpus < engine.tensor_parallel > 1:
+        raise ValueError(
+            f"cluster.engine_gpus is {cluster.engine_gpus}, but engine.tensor_parallel is {engine.tensor_parallel}: "
+            "an engine needs a GPU for each part"
+        )
     if cluster.address and cluster.kind == "local":
         raise ValueError(
             f"cluster.address is '{cluster.address}', but cluster.kind = 'local' starts processes of this machine: "

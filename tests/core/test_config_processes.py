@@ -47,6 +47,10 @@ FOR_VLLM = "is for vLLM, but engine.kind = 'torch': use 'vllm' or 'vllm_server'"
             "engine.tensor_parallel is 2, but engine.device = 'cpu': it spreads an engine over GPUs",
         ),
         (
+            {"engine": {"kind": "vllm", "tensor_parallel": 2}, "cluster": {"engine_gpus": 1}},
+            "cluster.engine_gpus is 1, but engine.tensor_parallel is 2: an engine needs a GPU for each part",
+        ),
+        (
             {"cluster": {"address": "auto"}},
             "cluster.address is 'auto', but cluster.kind = 'local' starts processes of this machine: use 'ray'",
         ),
@@ -66,6 +70,7 @@ def test_settings_that_cannot_be_meant_are_refused(sections, line):
         {"engine": {"kind": "vllm_server", "urls": URLS}, "cluster": {"kind": "ray"}},
         {"engine": {"kind": "vllm", "tensor_parallel": 2, "python": "python3", "options": {"seed": 1}}},
         {"engine": {"kind": "vllm_server", "urls": URLS, "api_key_env": "KEY", "tls_ca": "ca.pem"}},
+        {"engine": {"kind": "vllm", "tensor_parallel": 2}, "cluster": {"engine_gpus": 2}},
         {"cluster": {"kind": "ray", "address": "auto"}},
         {"cluster": {"placement": "colocated"}, "engine": {"device": "cpu"}},
     ],
