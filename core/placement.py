@@ -187,14 +187,14 @@ class _Room:
         """Return the bytes that `ask` holds on each of its GPUs here."""
         return max(ask.gpu_memory_bytes, ask.gpu_share * self.node.gpu_memory_bytes)
 
+    def open_gpus(self, ask: Ask) -> list[int]:
+        """Return the GPUs that nobody has whom `ask` would be in the way of, whatever their memory."""
+        layer, part = self.layer(ask), min(1.0, ask.gpus)
+        return [number for number, gpu in enumerate(self.gpus) if gpu.taken[layer] + part <= 1 + 1e-9]
+
     def free_gpus(self, ask: Ask) -> list[int]:
         """Return the GPUs that `ask` could use, those first that it would rather share."""
-        layer, part = self.layer(ask), min(1.0, ask.gpus)
-        free = [
-            number
-            for number, gpu in enumerate(self.gpus)
-            if gpu.taken[layer] + part <= 1 + 1e-9 and self.memory_fits(ask, gpu)
-        ]
+        free = [number for number in self.open_gpus(ask) if self.memory_fits(ask, self.gpus[number])]
         return sorted(free, key=lambda number: -sum(self.gpus[number].taken.values()))
 
     def memory_fits(self, ask: Ask, gpu: _Gpu) -> bool:
@@ -318,7 +318,8 @@ def _asked(ask: Ask, room: Sequence[_Room]) -> str:
             return f"{ask.cpus:g} CPUs"  # it lacks nothing else there
     if any(one.lacks_gpus(ask) for one in room) and ask.gpus:
         together = " on one machine" if ask.gpus > 1 else ""
-        memory = f" with {_gib(ask.gpu_memory_bytes)}" if ask.gpu_memory_bytes else ""
+        short_of_memory = any(len(one.open_gpus(ask)) >= math.ceil(ask.gpus) > 0 for one in room)
+        memory = f" with {_gib(ask.gpu_memory_bytes)}" if short_of_memory else ""
         return f"{ask.gpus:g} {'GPU' if ask.gpus <= 1 else 'GPUs'}{memory}{together}"
     return f"{_gib(ask.memory_bytes)} of memory"
 
@@ -344,10 +345,9 @@ def _has_gpus(ask: Ask, room: _Room) -> str:
         return "has no GPU"
     if memory and room.holds(ask) > memory:
         return f"has {count} of {_gib(memory)}"
-    layer, part = room.layer(ask), min(1.0, ask.gpus)
-    open_ones = [gpu for gpu in room.gpus if gpu.taken[layer] + part <= 1 + 1e-9]
+    open_ones = room.open_gpus(ask)
     if len(open_ones) >= ask.gpus:  # it is the memory
-        gpu = open_ones[0]
+        gpu = room.gpus[open_ones[0]]
         return f"has {count} of {_gib(memory)}, of which {_and(gpu.holders)} holds {_gib(gpu.held_bytes)}"
     holders = list(dict.fromkeys(name for gpu in room.gpus for name in gpu.holders))
     if not holders:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,11 +10,22 @@ from typing import Any
 
 import click
 
-from ...core.placement import GIB, Node, Seat
+from ...core.placement import GIB, Node, Role, Seat
 from ..planning.memory import Estimate
 from ..planning.pace import Pace
 from ..planning.plan import Plan
 from .quantities import seconds, table
+
+WORKERS: tuple[tuple[Role, str], ...] = (
+    ("engine", "engine"),
+    ("learner", "learner rank"),
+    ("environment", "environment worker"),
+)
+BOUND = {
+    "engines": "engines: more of them, or shorter answers",
+    "learner": "learner: more ranks, or fewer tokens a step",
+    "groups": "time that a group takes: engines and learner have room; more scheduler.max_staleness may help",
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ def plan_table(report: PlanReport) -> dict[str, Any]:
             "step_s": pace.step_s,
             "generation_s": pace.generation_s,
             "training_s": pace.training_s,
+            "group_s": pace.group_s,
             "lag_mean": pace.lag_mean,
             "bound": pace.bound,
             "source": pace.source,
@@ -90,22 +103,26 @@ def plan_lines(report: PlanReport) -> list[str]:
 def _head(report: PlanReport) -> list[str]:
     plan, cluster = report.plan, report.plan.config.cluster
     name = click.style(plan.config.run.name, bold=True)
+    parameters = _count(plan.shape.parameters)
     kinds = [
         f"{len(list(nodes))} x {what}" if len(plan.nodes) > 1 else what
         for what, nodes in groupby(_node_words(node) for node in plan.nodes)
     ]
-    engines = "servers that run already" if plan.config.engine.urls else f"{plan.config.engine.count} engines"
-    parts = [engines, f"{plan.config.learner.ranks} learner ranks"]
-    if plan.config.environment.workers:
-        parts.append(f"{plan.config.environment.workers} environment workers")
+    machines = f"{', '.join(kinds)} ({report.nodes_from})"
+    counts = Counter(seat.ask.role for seat in plan.placement.seats)
+    parts = [_several(counts[role], what) for role, what in WORKERS if counts[role]]
     return [
-        f"{name}  a model of {_count(plan.shape.parameters)} parameters; {', '.join(parts)}",
-        f"{', '.join(kinds)} ({report.nodes_from}); cluster.kind '{cluster.kind}', {cluster.placement}, {cluster.spread}",
+        f"{name}  a model of {parameters} parameters; {', '.join(parts)}",
+        f"{machines}; cluster.kind '{cluster.kind}', {cluster.placement}, {cluster.spread}",
     ]
 
 
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def _node_words(node: Node) -> str:
-    gpus = f"{node.gpus} GPUs" if node.gpus != 1 else "1 GPU"
+    gpus = _several(node.gpus, "GPU")
     if node.gpus and node.gpu_memory_bytes:
         gpus += f" of {_gib(node.gpu_memory_bytes)}"
     return f"{node.cpus:g} CPUs, {_gib(node.memory_bytes)}, {gpus if node.gpus else 'no GPU'}"
@@ -182,9 +199,13 @@ def _pace(report: PlanReport) -> list[str]:
     pace = report.pace
     if pace is None:
         return [f"step time: {report.pace_unknown}"]
+    parts = (
+        f"the groups of a step take the engines {seconds(pace.generation_s)}, the trainer is busy "
+        f"{seconds(pace.training_s)}, and a group takes {seconds(pace.group_s)} in the mean"
+    )
     return [
-        f"step time: {seconds(pace.step_s)}, mean lag {pace.lag_mean:.2f}; bound by the {pace.bound}: generation of a "
-        f"step takes {seconds(pace.generation_s)}, the trainer is busy {seconds(pace.training_s)}",
+        f"step time: {seconds(pace.step_s)}, mean lag {pace.lag_mean:.2f}; bound by the {BOUND[pace.bound]}",
+        parts,
         f"by {pace.source}",
         f"assumed: {pace.assumed}",
     ]
@@ -210,4 +231,6 @@ def _gib(size_bytes: float) -> str:
     amount = size_bytes / GIB
     if not size_bytes:
         return "-"
-    return f"{amount:.0f} GiB" if amount >= 9.95 else f"{amount:.1f} GiB" if amount >= 0.1 else f"{amount * 1024:.0f} MiB"
+    if amount < 0.1:
+        return f"{amount * 1024:.0f} MiB"
+    return f"{amount:.0f} GiB" if amount >= 9.95 else f"{amount:.1f} GiB"

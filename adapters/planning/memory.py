@@ -49,7 +49,9 @@ class Estimate:
 
 
 def engine_estimate(config: RunConfig, shape: ModelShape, *, gpu_memory_bytes: int | None) -> Estimate:
-    """Return what an engine takes; `gpu_memory_bytes` is what each of its GPUs has, 0 if that is not known, None on CPUs.
+    """Return what an engine takes.
+
+    `gpu_memory_bytes` is what each of its GPUs has, 0 if that is not known, None on CPUs.
 
     Weights: parameters x bytes of the dtype / GPUs of the engine. Keys and values of one token: 2 x layers x key-value
     heads x head size x bytes, and a GPU has its part of the heads, but at least one. vLLM gives them all that its share

@@ -9,7 +9,10 @@ from ...core.config import RunConfig
 from ..simulated.frontier import Latencies, Model, Seen
 
 SEEDS = 3
+"""Simulated runs where times differ from group to group; where they do not, one says it all."""
 GROUPS_MADE_UP = 8
+BUSY_SHARE = 0.75
+"""Share of a step that engines or learner must be busy in to be what bounds it."""
 
 
 class PaceUnknown(Exception):
@@ -18,7 +21,7 @@ class PaceUnknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a step comes to; means over `SEEDS` simulated runs."""
+    """What a step comes to; means over the simulated runs."""
 
     step_s: float
     lag_mean: float
@@ -26,13 +29,17 @@ class Pace:
     """In which the engines make the groups of a step, were they never idle."""
     training_s: float
     """In which the trainer is busy in a step: converting, training, weight sync, evaluation and checkpoint."""
+    group_s: float
+    """That a group takes from its dispatch on, in the mean."""
     source: str
     """Where the times are from, in words."""
     assumed: str
 
     @property
     def bound(self) -> str:
-        """What a step would wait for: ``engines`` or ``learner``."""
+        """What bounds the step: ``engines``, ``learner``, or ``groups`` where both have room and groups take long."""
+        if max(self.generation_s, self.training_s) < BUSY_SHARE * self.step_s:
+            return "groups"
         return "engines" if self.generation_s > self.training_s else "learner"
 
 
@@ -46,6 +53,7 @@ def pace_like(config: RunConfig, latencies: Latencies, run: str) -> Pace:
         Model(latencies),
         source=f"the times of groups, training and weight sync in {run}",
         assumed="a group and a step take as long as there",
+        seeds=SEEDS,
     )
 
 
@@ -76,20 +84,22 @@ def pace_of_figures(config: RunConfig, tokens_per_s: float, train_tokens_per_s: 
         source=f"{tokens_per_s:g} tokens/s an engine, {train_tokens_per_s:g} tokens/s trained",
         assumed=f"every trajectory samples {sampled} tokens and is trained as {rollout.context_tokens}, the most they "
         "may; environments, weight sync, evaluation and checkpoints take no time",
+        seeds=1,
     )
 
 
-def _simulated(config: RunConfig, model: Model, *, source: str, assumed: str) -> Pace:
+def _simulated(config: RunConfig, model: Model, *, source: str, assumed: str, seeds: int) -> Pace:
     setting = model.changed(config, own=False)
     if setting is None:
         raise PaceUnknown("the simulator does not take these numbers of the scheduler together")
-    rows = [setting.simulate(seed) for seed in range(SEEDS)]
+    rows = [setting.simulate(seed) for seed in range(seeds)]
     places = setting.places * model.scale
     return Pace(
         step_s=statistics.fmean(row.step_s for row in rows),
         lag_mean=statistics.fmean(row.lag_mean for row in rows),
         generation_s=config.scheduler.groups_per_step * model.draws.mean_group_s() / places,
         training_s=model.draws.mean_step_s(),
+        group_s=model.draws.mean_group_s(),
         source=source,
         assumed=assumed,
     )

@@ -72,14 +72,9 @@ def _counted(said: Mapping[str, Any]) -> ModelShape:
     size = said.get("head_dim") or (128 if said["model_type"] == "qwen3" else hidden // heads)
     query, key = heads * size, kv_heads * size
     layer = 2 * hidden * query + 2 * hidden * key + 3 * hidden * inner + 2 * hidden
-    if said["model_type"] == "qwen2":
-        layer += query + 2 * key
-    elif said.get("attention_bias"):
-        layer += query + 2 * key + hidden
+    layer += _biases(said, query + 2 * key, hidden, inner)
     if said["model_type"] == "qwen3":
-        layer += 2 * size
-    if said.get("mlp_bias"):
-        layer += 2 * inner + hidden
+        layer += 2 * size  # a norm of queries, a norm of keys
     tables = 1 if said.get("tie_word_embeddings", False) else 2
     return ModelShape(
         layers=layers,
@@ -93,6 +88,17 @@ def _counted(said: Mapping[str, Any]) -> ModelShape:
         layer_parameters=layer,
         weight_bytes=BYTES.get(str(said.get("dtype") or said.get("torch_dtype")), 4),
     )
+
+
+def _biases(said: Mapping[str, Any], attention: int, hidden: int, inner: int) -> int:
+    """Return the biases of a layer; `attention` is the width of queries, keys and values together."""
+    match said["model_type"]:
+        case "qwen2":
+            return attention
+        case "llama" | "qwen3":
+            count = attention + hidden if said.get("attention_bias") else 0
+            return count + (2 * inner + hidden if said["model_type"] == "llama" and said.get("mlp_bias") else 0)
+    return 0
 
 
 def _by_transformers(folder: Path) -> ModelShape:

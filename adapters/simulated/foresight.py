@@ -311,15 +311,15 @@ def changed_back(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
     for section in SEARCHED:
         values = getattr(config, section)
         for key, about in type(values).model_fields.items():
-            value = getattr(values, key)
-            if about.is_required() or value == about.default:
+            value, default = getattr(values, key), about.get_default(call_default_factory=True)
+            if about.is_required() or value == default:
                 continue
-            other = _with(config, {section: {key: about.default}})
+            other = _with(config, {section: {key: default}})
             try:
                 RunConfig.model_validate(other.model_dump())
             except ValidationError:
                 continue
-            instead = "" if about.default is None else f" (its default {about.default} would do)"
+            instead = "" if default is None else f" (its default {default} would do)"
             yield f"{section}.{key} = {value}{instead}", other
 
 
