@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ...core.placement import GIB, Node, Role, Seat
-from ..planning.memory import Estimate
+from ..planning.memory import Estimate, checkpoint_bytes, version_bytes
 from ..planning.pace import Pace
 from ..planning.plan import Plan
 from .quantities import seconds, table
@@ -47,6 +47,8 @@ def plan_table(report: PlanReport) -> dict[str, Any]:
         "possible": True,
         "impossible": [],
         "parameters": plan.shape.parameters,
+        "version_bytes": version_bytes(plan.shape),
+        "checkpoint_bytes": checkpoint_bytes(plan.shape),
         "nodes_from": report.nodes_from,
         "nodes": [
             {
@@ -177,6 +179,8 @@ def _workers(plan: Plan) -> list[str]:
         else:
             each = " on each GPU" if len(seat.gpus) > 1 else ""
             lines.append(f"{role}: {_gib(estimate.total_bytes)}{each} = {_parts(estimate)}{_holds(plan, estimate)}")
+    version, checkpoint = _gib(version_bytes(plan.shape)), _gib(checkpoint_bytes(plan.shape))
+    lines.append(f"run folder: {version} for each version of the weights, {checkpoint} for each checkpoint")
     return lines
 
 

@@ -148,3 +148,13 @@ def micro_batch_that_fits(config: RunConfig, shape: ModelShape, room_bytes: int)
     estimate = learner_estimate(config, shape, on_gpu=True)
     fixed = estimate.total_bytes - estimate.of("activations") - estimate.of("logits")
     return max(0, (room_bytes - fixed) // (activation_token_bytes(shape) + logits_token_bytes(config, shape)))
+
+
+def version_bytes(shape: ModelShape) -> int:
+    """Return the bytes of one published version of the weights on disk: they are written as the learner has them."""
+    return FLOAT32 * shape.parameters
+
+
+def checkpoint_bytes(shape: ModelShape) -> int:
+    """Return the bytes of one checkpoint on disk: weights and the optimizer's two moments."""
+    return 3 * FLOAT32 * shape.parameters

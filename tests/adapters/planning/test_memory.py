@@ -8,10 +8,12 @@ from worlds import config
 from eventrain.adapters.planning.memory import (
     LOGITS_COPIES,
     activation_token_bytes,
+    checkpoint_bytes,
     engine_estimate,
     kv_token_bytes,
     learner_estimate,
     micro_batch_that_fits,
+    version_bytes,
 )
 from eventrain.adapters.planning.shape import ModelShape, read_shape
 from eventrain.core.config import LearnerSection
@@ -70,6 +72,21 @@ def test_weights_gradients_and_moments_are_what_adamw_allocates(model, shape):
     inner = next(value for value in vars(optimizer).values() if isinstance(value, torch.optim.Optimizer))
     moments = allocated(value for state in inner.state.values() for value in state.values() if value.ndim)
     assert moments == pytest.approx(estimate.of("moments"), rel=0.15)
+
+
+def test_the_files_of_a_run_are_as_large_as_said(model, shape, tmp_path):
+    """Published weights and a checkpoint are within 15 % of the estimate on disk."""
+    from eventrain.adapters.torch.checkpoint import write_checkpoint
+    from eventrain.adapters.torch.optimizer import NamedAdamW
+    from eventrain.adapters.torch.weights import write_weights
+
+    assert write_weights(model, tmp_path / "w", durable=False) == pytest.approx(version_bytes(shape), rel=0.15)
+    optimizer = NamedAdamW(model, LearnerSection())
+    model(input_ids=batch()).logits.sum().backward()
+    optimizer.step(1e-6)
+    model.config.save_pretrained(tmp_path / "model")
+    size = write_checkpoint(tmp_path / "checkpoint", model, optimizer, 1, tmp_path / "model")
+    assert size == pytest.approx(checkpoint_bytes(shape), rel=0.15)
 
 
 def test_ranks_divide_what_they_hold_and_gather_the_rest(shape):
