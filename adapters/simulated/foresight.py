@@ -127,7 +127,7 @@ def smaller(config: RunConfig) -> RunConfig:
             "context_tokens": 64,
         },
         "scheduler": {"groups_per_step": per_step, "max_staleness": staleness},
-        "engine": {"count": min(config.engine.count, 2), "slots": max(config.engine.slots, 64)},
+        "engine": {"count": min(config.engine.engines, 2), "slots": max(config.engine.slots, 64)},
         "eval": {"prompts": min(config.eval.prompts, 2), "every_steps": _sooner(config.eval.every_steps, config)},
         "checkpoint": {"every_steps": _sooner(config.checkpoint.every_steps, config)},
         "watchdog": {"on_stall": "abort"},
@@ -311,8 +311,11 @@ def changed_back(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
     for section in SEARCHED:
         values = getattr(config, section)
         for key, about in type(values).model_fields.items():
-            value, default = getattr(values, key), about.get_default(call_default_factory=True)
-            if about.is_required() or value == default:
+            value = getattr(values, key)
+            if about.is_required():
+                continue
+            default = about.get_default(call_default_factory=True, validated_data={})
+            if value == default:
                 continue
             other = _with(config, {section: {key: default}})
             try:
