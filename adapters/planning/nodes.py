@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+from typing import Any
 
 from ...core.config import ClusterSection
 from ...core.placement import GIB, Node
+from ..telemetry.devices.nvidia import visible_gpus
+from ..telemetry.devices.source import SourceFailed
 
 
 class NodesUnknown(Exception):
@@ -29,13 +32,16 @@ def nodes_of_config(cluster: ClusterSection) -> list[Node]:
     ]
 
 
-def this_machine() -> Node:
-    """Return this machine: the CPUs that this process may use, its memory, and the GPUs that NVML finds."""
+def this_machine(library: Any = None) -> Node:
+    """Return this machine: the CPUs that this process may use, its memory, and the GPUs that CUDA shows it.
+
+    `library` is the pynvml module, or a double of it. Raises `NodesUnknown` where GPUs are visible that NVML does not
+    know.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    gpus = _gpu_memory_bytes()
-    return Node(
-        socket.gethostname(), float(len(os.sched_getaffinity(0))), len(gpus), memory, min(gpus, default=0)
-    )
+    gpus = _gpu_memory_bytes(library)
+    cpus = float(len(os.sched_getaffinity(0)))
+    return Node(socket.gethostname(), cpus, len(gpus), memory, min(gpus, default=0))
 
 
 def nodes_of_ray(cluster: ClusterSection) -> list[Node]:
@@ -45,10 +51,10 @@ def nodes_of_ray(cluster: ClusterSection) -> list[Node]:
     )
 
 
-def _gpu_memory_bytes() -> list[int]:
+def _gpu_memory_bytes(library: Any) -> list[int]:
     """Return the memory of each GPU of this machine; none where NVML, a driver or a GPU is missing."""
     try:
-        nvml = importlib.import_module("pynvml")
+        nvml = library or importlib.import_module("pynvml")
     except ModuleNotFoundError:
         return []
     try:
@@ -56,7 +62,8 @@ def _gpu_memory_bytes() -> list[int]:
     except nvml.NVMLError:
         return []
     try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
-        return [int(nvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles]
+        return [int(nvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in visible_gpus(nvml)]
+    except SourceFailed as error:
+        raise NodesUnknown(str(error)) from error
     finally:
         nvml.nvmlShutdown()
