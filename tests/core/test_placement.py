@@ -127,6 +127,28 @@ def test_a_colocated_rank_lies_on_the_gpu_of_an_engine():
     assert sorted(placed.of(f"learner-{n}").gpus for n in range(2)) == [(0,), (1,)]
 
 
+def test_a_rank_takes_a_free_gpu_only_where_no_engine_is_left():
+    """Six ranks and two engines of three GPUs on two nodes of four: each rank shares, none takes a fourth GPU."""
+    asks = [*asked("engine", 2, gpus=3.0), *asked("learner", 6, gpus=1.0)]
+    placed = place(asks, machines(2, gpus=4), placement="colocated")
+    for seat in placed.seats:
+        assert any(other.ask.role == "engine" for gpu in seat.gpus for other in placed.on(seat.node, gpu))
+
+
+def test_pack_finds_the_few_nodes_that_do():
+    """Parts of 4, 4, 3, 3, 3, 3 fill two nodes of 10, although taking them as they come would open a third."""
+    asks = [Ask(f"environment-{n}", "environment", float(cpus), 0.0) for n, cpus in enumerate([4, 4, 3, 3, 3, 3])]
+    placed = place(asks, machines(3, cpus=10, gpus=0))
+    assert {seat.node for seat in placed.seats} == {"node-0", "node-1"}
+
+
+def test_spread_counts_workers_of_the_same_role():
+    """Where only one node has GPUs and so all engines, environments are spread over both all the same."""
+    nodes = [Node("gpus", 16, 3), Node("cpus", 16)]
+    placed = place([*asked("engine", 3, gpus=1.0), *asked("environment", 2)], nodes, spread="spread")
+    assert {placed.of(f"environment-{n}").node for n in range(2)} == {"gpus", "cpus"}
+
+
 def test_a_large_cluster_is_placed_at_once():
     """Sixty-four nodes with eight engines each, ranks and workers: no search."""
     asks = [

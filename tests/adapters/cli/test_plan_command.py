@@ -139,6 +139,11 @@ IMPOSSIBLE = [
         ["cluster.environment_cpus=20", "environment.workers=2"],
         "environment-1 asks for 20 CPUs: node-0 has 32 CPUs, 10 of them free",
     ),
+    (
+        "eight_gpus",
+        ["cluster.nodes=[{cpus=96, gpus=8, memory_gib=100, gpu_memory_gib=80}]"],
+        "learner-3 asks for 28 GiB of memory: node-0 has 100 GiB of memory, 15 GiB of it free",
+    ),
     ("two_gpus", ["deadlines.buffer_wait_s=0.01"], "no step can be trained"),
 ]
 
