@@ -197,6 +197,15 @@ def test_the_ray_job_has_the_fields_of_its_kind():
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
 
 
+def test_its_pods_are_pods_of_kubernetes():
+    """Where kubernetes-validate is installed, the pods of head and workers are valid against the newest schema."""
+    yaml, validate = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
+    cluster = yaml.safe_load((EXAMPLES / "kubernetes/rayjob.yaml").read_text())["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": group["template"]["spec"]}
+        validate.validate(pod, validate.latest_version(), strict=True)
+
+
 def test_the_ray_job_goes_on_with_its_run(tmp_path):
     """Its command starts a run, and where the folder has a log resumes it."""
     yaml = pytest.importorskip("yaml")
