@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -78,6 +79,15 @@ def job(tmp_path):
         process.stderr.close()
 
 
+def wait_for(up: Path) -> None:
+    """Wait until the stub of eventrain runs."""
+    descriptor = os.open(up, os.O_RDWR)  # does not wait for the other end
+    try:
+        assert select.select([descriptor], [], [], 30)[0], "no run was started"
+    finally:
+        os.close(descriptor)
+
+
 def asked(said: Path, name: str) -> list[str]:
     """Return what the command `name` was called with."""
     return [line for line in said.read_text().splitlines() if line.startswith(f"{name} ")]
@@ -87,7 +97,7 @@ def test_a_new_run_is_started_on_a_ray_cluster_of_the_jobs_own(job, tmp_path):
     """Head and workers are started on their nodes, and the run gets the head's address; its exit code is the job's."""
     start, said, up = job
     process = start(tmp_path / "run", ENDS="3")
-    up.read_text()
+    wait_for(up)
     assert process.wait(30) == 3
     head, workers = asked(said, "srun")
     if "--head" not in head:  # they start at the same time
@@ -106,7 +116,7 @@ def test_a_signal_ends_the_run_cleanly_and_queues_the_job_again(job, tmp_path):
     """SIGTERM to the shell reaches the run, whose end is waited for; then the job is requeued."""
     start, said, up = job
     process = start(tmp_path / "run")
-    up.read_text()
+    wait_for(up)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 130
     assert "eventrain: got TERM" in said.read_text()
@@ -121,7 +131,7 @@ def test_a_job_that_starts_again_goes_on_with_its_run(job, tmp_path):
     events.mkdir(parents=True)
     (events / "000001.jsonl.zst").touch()
     process = start(tmp_path / "run", ENDS="0")
-    up.read_text()
+    wait_for(up)
     assert process.wait(30) == 0
     assert asked(said, "eventrain")[-1] == (
         f"eventrain run --resume {tmp_path / 'run'} --set cluster.address=10.0.0.1:6379"
