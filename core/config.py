@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from .config_processes import require_sensible_processes
 from .config_sections import (
     CheckpointSection,
     ClusterSection,
@@ -249,6 +250,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _numbers_that_can_make_progress(self) -> RunConfig:
         self._groups_make_sense()
+        require_sensible_processes(self.engine, self.cluster)
         scheduler, data, rollout = self.scheduler, self.data, self.rollout
         if scheduler.buffer_or_default < scheduler.groups_per_step:
             raise ValueError(

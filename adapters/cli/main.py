@@ -20,6 +20,7 @@ from .failures import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed, expected_failu
 from .fork_command import fork_command
 from .frontier_command import frontier_command
 from .log_command import log_command
+from .plan_command import plan_command
 from .replay_command import replay_command
 from .report_command import report_command
 from .reproduce_command import reproduce_command
@@ -37,6 +38,7 @@ HELP = """Asynchronous reinforcement learning of language models; a run is the f
 \b
 Begin with:
   eventrain demo                    a small policy learns a game, in under three minutes
+  eventrain plan CONFIG.toml        where it would lie, and what it would take
   eventrain run CONFIG.toml         train what a configuration says
 \b
 Look at a run, going on or ended:
@@ -114,6 +116,7 @@ def commands() -> None:
 
 for _command in (
     run_command,
+    plan_command,
     demo_command,
     top_command,
     status_command,

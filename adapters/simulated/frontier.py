@@ -84,7 +84,8 @@ class Latencies:
     """Of all whole groups: seconds that their trajectories held a slot ..."""
     whole_s: float = 0.0
     """... and seconds that they took."""
-    _slots: dict[str, int] = field(default_factory=dict)
+    slots: dict[str, int] = field(default_factory=dict)
+    """Of each engine, by its name."""
     _flying: dict[int, int] = field(default_factory=dict)
     _held_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     _queue_s: dict[int, float] = field(default_factory=dict)
@@ -117,7 +118,7 @@ class Latencies:
     @property
     def places(self) -> float:
         """Groups that the engines' slots hold at once, by what a group held in the mean."""
-        return max(1.0, sum(self._slots.values()) * self.whole_s / self.engine_s) if self.engine_s else 1.0
+        return max(1.0, sum(self.slots.values()) * self.whole_s / self.engine_s) if self.engine_s else 1.0
 
     def apply(self, record: Record) -> None:
         """Fold one record."""
@@ -135,7 +136,7 @@ class Latencies:
             case RunFinished() | RunFailed():
                 self.ended = True
             case EngineUp() as event:
-                self._slots[event.engine] = event.slots
+                self.slots[event.engine] = event.slots
             case GroupDispatched() as event if event.version > 0:
                 self._flying[event.group] = record.mono
             case TrajectoryCompleted(group=int(group)) as event:

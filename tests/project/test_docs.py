@@ -8,6 +8,8 @@ import re
 
 import pytest
 
+from eventrain.adapters.cli.config_errors import known_keys
+from eventrain.adapters.cli.main import commands
 from eventrain.core.config import RunConfig
 from eventrain.events.types import EVENT_CLASSES
 
@@ -66,3 +68,25 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+SHELL = re.compile(r"(?:^ {4}(?:\$ )?|`)eventrain (\w[^`#|\n]*)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_exist(page):
+    """Every `eventrain ...` of a page names a command, with options that this command has, and settings that exist."""
+    settings = set(known_keys())
+    for said in SHELL.findall(page.read_text()):
+        words = said.replace("...", "").split()
+        command = commands.commands.get(words[0])
+        assert command is not None, f"{page.name}: eventrain {said}"
+        while hasattr(command, "commands") and len(words) > 1 and words[1] in command.commands:
+            words = words[1:]
+            command = command.commands[words[0]]
+        options = {"--help", *(option for parameter in command.params for option in parameter.opts)}
+        for word, after in zip(words, [*words[1:], ""], strict=True):
+            if word.startswith("--"):
+                assert word.split("=")[0] in options, f"{page.name}: eventrain {said}"
+            if word in ("--set", "--sweep") and "=" in after:
+                assert after.split("=")[0] in settings, f"{page.name}: eventrain {said}"

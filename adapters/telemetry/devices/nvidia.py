@@ -50,7 +50,7 @@ class NvidiaSource:
         try:
             now = self._now()
             self._gpus = [
-                _Gpu(nvml, f"cuda:{number}", handle, now) for number, handle in enumerate(_visible(nvml))
+                _Gpu(nvml, f"cuda:{number}", handle, now) for number, handle in enumerate(visible_gpus(nvml))
             ]
         except BaseException:
             nvml.nvmlShutdown()
@@ -73,8 +73,8 @@ class NvidiaSource:
             self._nvml.nvmlShutdown()
 
 
-def _visible(nvml: Any) -> list[Any]:
-    """Return the handles of the GPUs that CUDA shows this process, in its order."""
+def visible_gpus(nvml: Any) -> list[Any]:
+    """Return the handles of the GPUs that CUDA shows this process, in its order. Raises `SourceFailed`."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     count: int = nvml.nvmlDeviceGetCount()
     if listed is None:
