@@ -64,6 +64,7 @@ EdgeName = Literal[
     "version",
     "permit",
     "engine_available",
+    "environment_available",
     "sync_done",
     "eval_done",
     "durable",
@@ -468,6 +469,7 @@ class EnvStepStarted(Event):
     trajectory: str
     turn: int
     call: Literal["reset", "step", "reward"] = "step"
+    worker: str = Field(default="", description="that holds the environment; empty: the controller")
 
 
 class EnvStepFinished(Event):
