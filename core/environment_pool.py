@@ -56,9 +56,13 @@ class Place(NamedTuple):
     """Where an environment lives."""
 
     environment: HeldEnvironment
-    worker: str
     life: int
-    """Restarts that the worker had."""
+    """Restarts that its worker had."""
+
+    @property
+    def worker(self) -> str:
+        """Name of the worker that holds it."""
+        return self.environment.worker
 
 
 class EnvironmentPool:
@@ -177,4 +181,5 @@ class EnvironmentPool:
                 message = f"no environment worker was up within {limit_s:g} s"
                 raise TrajectoryAborted(Failure("env_lost", True, "infrastructure", message)) from None
             self.waiter.bus.fold()  # others that waited have a place by now
-        return Place(self.workers[worker.name].make(), worker.name, worker.restarts)
+        environment = self.workers[worker.name].make()
+        return Place(environment, self._life(environment.worker))

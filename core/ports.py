@@ -355,7 +355,10 @@ class Environment(Protocol):
 
 
 class HeldEnvironment(Environment, Protocol):
-    """An environment that somebody else holds. Cancelling a call of it cancels that call where it lives."""
+    """An environment that a worker holds. Cancelling a call of it cancels that call where it lives."""
+
+    worker: str
+    """Name of the worker."""
 
     def drop(self) -> None:
         """Let it go, whatever it is at. Idempotent, waits for nothing, and never raises.

@@ -24,6 +24,9 @@ from ...events.types import (
     EngineLost,
     EngineRestarted,
     EngineUp,
+    EnvironmentWorkerLost,
+    EnvironmentWorkerRestarted,
+    EnvironmentWorkerUp,
     EnvStepFinished,
     EnvStepStarted,
     EvalStarted,
@@ -130,6 +133,12 @@ class Recording:
     quarantined: list[int] = field(default_factory=list)
     engines: dict[str, int] = field(default_factory=dict)
     """How often each was to start, in this life."""
+    workers: dict[str, int] = field(default_factory=dict)
+    """The same of workers of environments."""
+    homes: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Worker that held the environment of each attempt at a trajectory."""
+    unanswered: dict[str, list[float]] = field(default_factory=dict)
+    """When a worker was asked whether it answers, in nanoseconds, and did not."""
     answers: dict[Key, Answer] = field(default_factory=dict)
     by_kind: defaultdict[Hashable, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     """The completed ones, of all lives."""
@@ -145,6 +154,7 @@ class Recording:
     _open: dict[Key, Record] = field(default_factory=dict)
     _latest: dict[str, Answer] = field(default_factory=dict)  # of each trajectory that has not ended
     _starting: dict[str, Record] = field(default_factory=dict)  # engines
+    _workers_starting: dict[str, Record] = field(default_factory=dict)
     _expired: set[Key] = field(default_factory=set)
     _learner: Key | None = ("learner_start",)  # what it does now, where no event says that it began
     _learner_since: Record | None = None
@@ -194,7 +204,7 @@ class Recording:
             self._instant = None
         for fold in _FOLDS.get(type(event), ()):
             fold(self, record)
-        if isinstance(event, EngineUp):
+        if isinstance(event, EngineUp | EnvironmentWorkerUp):
             self._instant = None  # calls are routed to it from its time on
         match event:
             case PromptDrawn():
@@ -216,6 +226,8 @@ class Recording:
         self.first = self._learner_since = record
         for kept in (self.answers, self.prompt_tokens, self.engines, self._attempts, self._open, self._latest):
             kept.clear()
+        for more in (self.workers, self.homes, self.unanswered, self._workers_starting):
+            more.clear()
         for also in (self._starting, self._durables, self._waits, self._expired, self.decisions, self._instants):
             also.clear()
         self.stop = self._instant = self._learner_failed = None
@@ -237,6 +249,8 @@ class Recording:
                 )
             case EnvStepStarted() as event:
                 self._call(record, self._env_key(event))
+                if event.worker:
+                    self.homes[event.trajectory, self._attempts.get(event.trajectory, 0)] = event.worker
             case EnvStepFinished() as event:
                 self._latest[event.trajectory] = self._answered(record, event)
             case RewardScored() as event:
@@ -327,6 +341,30 @@ class Recording:
             self._open[key] = since
         self._ended(record, key, outcome)
 
+    def _workers(self, record: Record) -> None:
+        """Fold starts and losses of workers of environments."""
+        match record.event:
+            case EnvironmentWorkerRestarted() as event:
+                self._workers_starting[event.worker] = record
+            case EnvironmentWorkerUp() as event:
+                self._worker_started(record, event.worker, "completed")
+            case EnvironmentWorkerLost(worker=name):
+                if name not in self.workers or name in self._workers_starting:
+                    late = ("environment_worker_start", name) in self._expired
+                    self._worker_started(record, name, "expired" if late else "lost")
+            case DeadlineExpired(effect="environment_worker_ping") as event:
+                asked_ns = record.mono - event.limit_s * 1e9
+                self.unanswered.setdefault(event.subject, []).append(asked_ns)
+
+    def _worker_started(self, record: Record, worker: str, outcome: str) -> None:
+        number = self.workers.get(worker, 0)
+        self.workers[worker] = number + 1
+        key = ("worker_start", worker, number)
+        since = self._workers_starting.pop(worker, None) or self.first
+        if since is not None:
+            self._open[key] = since
+        self._ended(record, key, outcome)
+
     def _disk(self, record: Record) -> None:
         """Fold how long the trainer waited for an intent to be on disk, and the collector for a slow disk."""
         event = record.event
@@ -396,8 +434,12 @@ _FOLDS: dict[type[Event], tuple[Callable[[Recording, Record], None], ...]] = {
     **dict.fromkeys((StepStarted, CheckpointStarted, CheckpointCommitted), (Recording._learning, Recording._disk)),
     WeightsPublished: (Recording._learning, Recording._engines, Recording._disk),
     **dict.fromkeys(
-        (LearnerUp, BatchTaken, StepCompleted, StepFailed, CheckpointFailed, LearnerLost, RunFailed, DeadlineExpired),
+        (LearnerUp, BatchTaken, StepCompleted, StepFailed, CheckpointFailed, LearnerLost, RunFailed),
         (Recording._learning,),
+    ),
+    DeadlineExpired: (Recording._learning, Recording._workers),
+    **dict.fromkeys(
+        (EnvironmentWorkerRestarted, EnvironmentWorkerUp, EnvironmentWorkerLost), (Recording._workers,)
     ),
     **dict.fromkeys(
         (EngineRestarted, EngineUp, EngineLost, SyncStarted, SyncAcknowledged, SyncFailed), (Recording._engines,)
