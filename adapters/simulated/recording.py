@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from ...core.config import RunConfig
+from ...core.projections.environment_workers import worker_name
 from ...events.record import Record
 from ...events.types import (
     TELEMETRY,
@@ -134,7 +135,7 @@ class Recording:
     engines: dict[str, int] = field(default_factory=dict)
     """How often each was to start, in this life."""
     workers: dict[str, int] = field(default_factory=dict)
-    """The same of workers of environments."""
+    """How often each worker of environments came up, or failed to, in this life."""
     homes: dict[tuple[str, int], str] = field(default_factory=dict)
     """Worker that held the environment of each attempt at a trajectory."""
     unanswered: dict[str, list[float]] = field(default_factory=dict)
@@ -154,7 +155,6 @@ class Recording:
     _open: dict[Key, Record] = field(default_factory=dict)
     _latest: dict[str, Answer] = field(default_factory=dict)  # of each trajectory that has not ended
     _starting: dict[str, Record] = field(default_factory=dict)  # engines
-    _workers_starting: dict[str, Record] = field(default_factory=dict)
     _expired: set[Key] = field(default_factory=set)
     _learner: Key | None = ("learner_start",)  # what it does now, where no event says that it began
     _learner_since: Record | None = None
@@ -226,12 +226,15 @@ class Recording:
         self.first = self._learner_since = record
         for kept in (self.answers, self.prompt_tokens, self.engines, self._attempts, self._open, self._latest):
             kept.clear()
-        for more in (self.workers, self.homes, self.unanswered, self._workers_starting):
+        for more in (self.workers, self.homes, self.unanswered):
             more.clear()
         for also in (self._starting, self._durables, self._waits, self._expired, self.decisions, self._instants):
             also.clear()
         self.stop = self._instant = self._learner_failed = None
         self._learner = ("learner_start",)
+        assert self.config is not None
+        for name in map(worker_name, range(self.config.environment.workers)):
+            self._call(record, ("worker_start", name, 0))
 
     def _calls(self, record: Record) -> None:
         """Fold what engines and environments answer to trajectories."""
@@ -345,25 +348,21 @@ class Recording:
         """Fold starts and losses of workers of environments."""
         match record.event:
             case EnvironmentWorkerRestarted() as event:
-                self._workers_starting[event.worker] = record
+                self._call(record, ("worker_start", event.worker, self.workers.get(event.worker, 0)))
             case EnvironmentWorkerUp() as event:
                 self._worker_started(record, event.worker, "completed")
             case EnvironmentWorkerLost(worker=name):
-                if name not in self.workers or name in self._workers_starting:
-                    late = ("environment_worker_start", name) in self._expired
-                    self._worker_started(record, name, "expired" if late else "lost")
+                late = ("environment_worker_start", name) in self._expired
+                self._worker_started(record, name, "expired" if late else "lost")
             case DeadlineExpired(effect="environment_worker_ping") as event:
                 asked_ns = record.mono - event.limit_s * 1e9
                 self.unanswered.setdefault(event.subject, []).append(asked_ns)
 
     def _worker_started(self, record: Record, worker: str, outcome: str) -> None:
         number = self.workers.get(worker, 0)
-        self.workers[worker] = number + 1
-        key = ("worker_start", worker, number)
-        since = self._workers_starting.pop(worker, None) or self.first
-        if since is not None:
-            self._open[key] = since
-        self._ended(record, key, outcome)
+        if ("worker_start", worker, number) in self._open:
+            self.workers[worker] = number + 1
+            self._ended(record, ("worker_start", worker, number), outcome)
 
     def _disk(self, record: Record) -> None:
         """Fold how long the trainer waited for an intent to be on disk, and the collector for a slow disk."""
