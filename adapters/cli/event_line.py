@@ -22,6 +22,7 @@ BAD = frozenset(
         "trajectory_dropped",
         "prompt_quarantined",
         "engine_lost",
+        "environment_worker_lost",
         "learner_lost",
         "sync_failed",
         "checkpoint_failed",

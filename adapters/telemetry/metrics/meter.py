@@ -14,6 +14,7 @@ from ....events.types import Event, RunFailed, RunFinished, RunResumed
 from .devices import Devices
 from .dispatching import Dispatching
 from .engines import Engines
+from .environment_workers import EnvironmentWorkers
 from .groups import Groups
 from .health import Health
 from .identity import Identity
@@ -36,6 +37,7 @@ class Meter:
         # What reads other parts comes behind them, so that it sees them after the same event.
         self._parts: tuple[Part, ...] = (
             self._identity, phases, self.engines, rollouts, groups, dispatching, learning, health, self.idle,
+            EnvironmentWorkers(),
             Devices(phases, self.idle),
         )  # fmt: skip
         self._routes: dict[type[Event], tuple[MethodType, ...]] = {}
