@@ -22,7 +22,7 @@ KEPT_FIELDS = frozenset(
     {
         "actor", "awaited", "call", "checkpoint", "code_version", "digest", "edge", "effect", "engine",
         "error", "expected", "failed_actor", "found", "key", "kind", "law", "path", "present", "reason", "run",
-        "source", "subject", "trace_parent", "trajectory", "waiter", "works",
+        "source", "subject", "trace_parent", "trajectory", "waiter", "worker", "works",
     }
 )  # fmt: skip
 """Text fields that eventrain makes itself, of numbers and of its own words. A test knows every text field."""
