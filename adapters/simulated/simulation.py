@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ...core.config import RunConfig
-from ...core.ports import Engine, EnvironmentWorker, GenerateRequest, Learner, Ports, TrainBatch
+from ...core.ports import Engine, EnvironmentWorker, GenerateRequest, Learner, Ports, TrainBatch, Weights
 from ...core.projections.environment_workers import worker_name
 from ...core.resume import Past, resumption
 from ...core.run import Run, RunOutcome
@@ -175,8 +175,15 @@ class _World:
         def plain(*_: object) -> dict[str, object]:
             return {"engine": name}
 
-        def versioned(_: str, version: int) -> dict[str, object]:
-            return {"engine": name, "version": version}
+        announced = -1
+
+        def versioned(weights: Weights, *_: object) -> dict[str, object]:
+            nonlocal announced
+            announced = weights.version
+            return {"engine": name, "version": announced}
+
+        def updating(*_: object) -> dict[str, object]:
+            return {"engine": name, "version": announced}
 
         def request(asked: GenerateRequest) -> dict[str, object]:
             return {"engine": name, "version": engine.version, **_about_request(asked, run_view())}
@@ -186,7 +193,14 @@ class _World:
             engine,
             "engine",
             self.injector,
-            {**about, "start": versioned, "load": versioned, "generate": request},
+            {
+                **about,
+                "start": versioned,
+                "begin_update": versioned,
+                "transfer": updating,
+                "finish_update": updating,
+                "generate": request,
+            },
         )
         return port  # type: ignore[no-any-return]
 
@@ -254,7 +268,7 @@ def _score(world: Surroundings, tape: Tape) -> Callable[[Any, int], float]:
 
 def _about_request(asked: GenerateRequest, view: Any) -> dict[str, object]:
     """Return what a rule may ask about a request: ``57/3/0+1`` is trajectory 3 of group 57, attempt 1."""
-    path, _, attempt = asked.request.partition("+")
+    path, _, attempt = asked.request.partition(".")[0].partition("+")
     owner, trajectory, _ = path.split("/")
     about: dict[str, object] = {"attempt": int(attempt or 0)}
     if owner.isdecimal():
