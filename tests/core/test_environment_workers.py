@@ -10,15 +10,17 @@ import pytest
 from worlds import World, config
 
 from eventrain.adapters.simulated.reproduce import reproduce
-from eventrain.adapters.simulated.world import SimulatedEnvironment
+from eventrain.adapters.simulated.world import NumberedPrompts, SimulatedEnvironment
 from eventrain.core import environment_pool
 from eventrain.core.failures import RunFailure
+from eventrain.core.policies import policy_for
 from eventrain.core.ports import Action, EnvironmentWorkerGone, GenerateRequest, StepOutcome
 from eventrain.core.projections import View
 from eventrain.core.projections.worker_life import WorkerLife
 from eventrain.core.replay.check import check
 from eventrain.core.replay.verdict import Agreement, Divergence
-from eventrain.core.stalls import flying_links
+from eventrain.core.stalls import flying_links, nothing_moves
+from eventrain.core.watchdog import due_actors
 from eventrain.events.record import Record
 from eventrain.events.types import (
     Blocked,
@@ -32,6 +34,8 @@ from eventrain.events.types import (
     Event,
     PromptQuarantined,
     RunFailed,
+    RunResumed,
+    RunStarted,
     StallDetected,
     TrajectoryFailed,
     Unblocked,
@@ -60,7 +64,7 @@ def die_at_trajectory(world: World, trajectory: str, *workers: int) -> None:
 def outcome(world: World) -> str:
     """Return how the run ended, its books being in order and no environment left behind."""
     assert world.ledger.breaches == []
-    assert all(worker.held == set() for worker in world.workers)
+    assert all(worker.held == set() and not worker.alive for worker in world.workers)
     assert world.view.environment_workers.held == {}
     assert world.outcome is not None
     return world.outcome.outcome
@@ -82,6 +86,24 @@ def up(*numbers: int) -> list[Event]:
 def lost(number: int, message: str = "gone") -> Event:
     """Return the event by which a worker is lost."""
     return EnvironmentWorkerLost(worker=f"environment-{number}", message=message)
+
+
+def started(workers: int) -> Event:
+    """Return the beginning of a run."""
+    return RunStarted(
+        run="test",
+        config=config(environment={"workers": workers}).model_dump(mode="json"),
+        code_version="",
+        seed=0,
+        host="",
+        pid=0,
+        prompts=10,
+    )
+
+
+def waits(*actors: str) -> list[Event]:
+    """Return the events by which actors come to rest."""
+    return [Blocked(waiter=actor, edge="work", awaited="", present="") for actor in actors]
 
 
 def begun(trajectory: str, number: int) -> Event:
@@ -150,6 +172,68 @@ def test_a_lost_worker_that_makes_an_environment_breaks_a_law() -> None:
     assert WorkerLife().breach(EnvStepStarted(trajectory="0/0", turn=-1, call="reset")) is None
 
 
+def test_a_resumed_run_begins_with_no_worker_and_nothing_held() -> None:
+    """The workers died with the process before; as many are to come up as the configuration says now."""
+    resumed = RunResumed(step=0, version=0, config=config(environment={"workers": 3}).model_dump(mode="json"))
+    workers = view_of(started(2), *up(0, 1), begun("0/0", 0), resumed).environment_workers
+    assert (workers.by_name, workers.held, workers.count) == ({}, {}, 3)
+    assert view_of(started(2), RunResumed(step=0, version=0)).environment_workers.count == 2
+
+
+def test_starts_of_workers_are_outstanding_until_they_end() -> None:
+    """From the beginning of the run, and again from a restart; how long the completed ones took is known."""
+
+    def starting(*events: Event) -> list[str]:
+        effects = view_of(started(2), *events).outstanding.open.values()
+        return [effect.place for effect in effects if effect.kind == "environment_worker_start"]
+
+    again = EnvironmentWorkerRestarted(worker="environment-1", restart=1)
+    assert starting() == ["environment-0", "environment-1"]
+    assert starting(*up(1)) == ["environment-0"]
+    assert starting(*up(0), lost(1)) == []
+    assert starting(*up(0), lost(1), again) == ["environment-1"]
+    assert starting(RunResumed(step=0, version=0)) == ["environment-0", "environment-1"]
+    done = view_of(started(2), *up(0), lost(1)).outstanding.finished
+    assert done["environment_worker_start"].count == 1
+
+
+def test_what_an_environment_is_asked_is_outstanding_at_its_worker() -> None:
+    """Its place is the worker, and the controller is `environment`."""
+    step = EnvStepStarted(trajectory="0/1", turn=0)
+    effects = view_of(*up(0), begun("0/0", 0), step).outstanding.open.values()
+    assert [(effect.kind, effect.place) for effect in effects] == [
+        ("env_reset", "environment-0"),
+        ("env_step", "environment"),
+    ]
+
+
+def test_nothing_moves_only_once_the_environment_pool_waits_too() -> None:
+    """Where there are workers, the pool is one of those who may move."""
+    others = ("trainer", "collector", "engine_pool")
+    for workers, actors, expected in (
+        (0, others, True),
+        (2, others, False),
+        (2, (*others, "environment_pool"), True),
+    ):
+        view = view_of(started(workers), *waits(*actors))
+        view.outstanding.open.clear()
+        assert nothing_moves(view) == expected
+
+
+def test_a_restart_that_is_due_is_known_to_the_watchdog() -> None:
+    """So is a trajectory whose worker is there by now; waiting for one that is not is no decision that is due."""
+    here = config(environment={"workers": 1})
+    waiting = Blocked(waiter="0/0", edge="environment_available", awaited="", present="")
+
+    def due(*events: Event) -> list[str]:
+        return due_actors(view_of(started(1), *events), here, policy_for(here), NumberedPrompts(10), -1)
+
+    assert "environment_pool" in due(*up(0), lost(0))
+    assert "environment_pool" not in due(*up(0))
+    assert "0/0" in due(waiting, *up(0))
+    assert "0/0" not in due(waiting, *up(0), lost(0))
+
+
 # Runs
 
 
@@ -187,6 +271,29 @@ def test_what_a_dead_worker_held_is_made_again_elsewhere_and_held_against_nobody
     assert [event.worker for event in world.events(EnvironmentWorkerLost)] == ["environment-1"]
     assert world.view.environment_workers.by_name["environment-1"].restarts == 1
     assert world.view.environment_workers.by_name["environment-1"].state == "up"
+
+
+def test_a_lost_worker_has_ended_before_it_is_started_anew() -> None:
+    """Its end takes 7 s; two lives of one worker never overlap."""
+    world = two_workers()
+    dead = world.workers[1]
+    told: list[tuple[str, float]] = []
+    close = dead.close
+
+    async def closes_slowly() -> None:
+        await world.clock.sleep(7)
+        told.append(("closed", world.clock.mono_ns() / 1e9))
+        await close()
+
+    async def starts() -> None:
+        told.append(("started", world.clock.mono_ns() / 1e9))
+
+    dead.close, dead.on_start = closes_slowly, starts  # type: ignore[method-assign]
+    die_at_trajectory(world, "1/2", 1)
+    world.go()
+    assert outcome(world) == "completed"
+    assert [what for what, _ in told[:3]] == ["started", "closed", "started"]
+    assert told[2][1] == told[1][1] > 7
 
 
 def test_the_run_ends_when_all_workers_are_dead() -> None:
@@ -237,9 +344,9 @@ def test_attempts_wait_for_a_worker_by_name_and_the_chain_leads_to_it() -> None:
     world.stop_after = look
     world.go()
     assert outcome(world) == "completed"
-    waits = [event for event in world.events(Unblocked) if event.edge == "environment_available"]
-    assert len(waits) > 3
-    assert max(event.seconds for event in waits) > 35
+    waited_s = [event.seconds for event in world.events(Unblocked) if event.edge == "environment_available"]
+    assert len(waited_s) > 3
+    assert max(waited_s) > 35
     expected = ["0/0 waits environment_available", "environment-0 restarting: environment-0 is not running"]
     assert expected in [link[1:] for link in links]
     assert world.events(StallDetected) == []
@@ -271,16 +378,19 @@ def test_when_no_worker_comes_back_in_time_the_attempts_end_as_lost() -> None:
 def test_a_worker_is_replaced_when_a_call_expires_and_it_does_not_answer_any_more(blocked: bool) -> None:
     """One environment hangs for ever: whether its worker goes with it depends on whether that still answers."""
     world = two_workers(deadlines={"env_step_s": 3}, failures={"strikes_max": 4})
+    hangs, pings = [7, 15], []
 
     class Hangs(SimulatedEnvironment):
         async def step(self, action: Action) -> StepOutcome:
-            if self._item["number"] == 7 and not world.records(DeadlineExpired):
+            if self._item["number"] in hangs:
+                hangs.remove(self._item["number"])
                 await asyncio.Event().wait()
             return await SimulatedEnvironment.step(self, action)
 
     world.environment = lambda: Hangs(world.clock, seconds=0.5)
 
     async def answer() -> None:
+        pings.append(1)
         if blocked:
             await asyncio.Event().wait()
 
@@ -291,6 +401,7 @@ def test_a_worker_is_replaced_when_a_call_expires_and_it_does_not_answer_any_mor
     told = {event.message for event in world.events(EnvironmentWorkerLost)}
     expected = {"no answer within 3 s: something in an environment or a reward blocks it"}
     assert told == (expected if blocked else set())
+    assert len(pings) == 2
     assert ("environment_worker_ping" in {event.effect for event in world.events(DeadlineExpired)}) == blocked
 
 
