@@ -676,7 +676,7 @@ class EnvironmentWorkerUp(Event):
     kind: Literal["environment_worker_up"] = "environment_worker_up"
     worker: str
     node: str = Field(default="", description="where it runs, if that is not the controller's machine")
-    pid: int | None = None
+    pid: int | None = Field(default=None, description="its process, where that is one of this machine")
 
 
 class EnvironmentWorkerLost(Event):
