@@ -36,6 +36,8 @@ LEVELS: dict[str, str] = {
     "prompt_quarantined": "warning",
     "engine_lost": "warning",
     "engine_restarted": "warning",
+    "environment_worker_lost": "warning",
+    "environment_worker_restarted": "warning",
     "sync_failed": "warning",
     "checkpoint_failed": "warning",
     "deadline_expired": "warning",

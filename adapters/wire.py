@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..core.config import RunConfig, require_enough_prompts
 from ..core.ports import Ports
+from ..core.projections.environment_workers import worker_name
 from ..core.rollout import derived_seed
 from ..events.folder import RunFolder
 from ..events.record import Record
@@ -17,6 +18,9 @@ from .artifacts import FolderArtifacts
 from .clock import SystemClock
 from .data import eval_prompt_source, prompt_source
 from .environments import environment_factory
+from .environments.crossing import pack_item
+from .environments.workers import WorkerEnvironments
+from .launching import LocalLauncher
 from .renderer import HuggingFaceRenderer
 from .torch.engine import TorchEngine
 from .torch.learner import TorchLearner
@@ -58,6 +62,7 @@ def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | N
             config.deadlines,
         ),
         environments=environment_factory(config.environment, config.rollout, base),
+        environment_workers=_environment_workers(config, folder, base),
         prompts=prompts,
         renderer=HuggingFaceRenderer(model_path),
         artifacts=FolderArtifacts(folder.path),
@@ -74,6 +79,22 @@ def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | N
     _require_devices(config)
     asyncio.run(_require_room(config, ports))
     return ports
+
+
+def _environment_workers(config: RunConfig, folder: RunFolder, base: Path) -> list[WorkerEnvironments]:
+    launcher = LocalLauncher()
+    return [
+        WorkerEnvironments(
+            name,
+            launcher,
+            config.environment,
+            config.rollout,
+            base,
+            folder.logs / f"{name}.log",
+            config.deadlines,
+        )
+        for name in map(worker_name, range(config.environment.workers))
+    ]
 
 
 def code_version() -> str:
@@ -99,6 +120,11 @@ async def _require_room(config: RunConfig, ports: Ports) -> None:
     """Raise ValueError when the first prompt leaves no room to answer."""
     _, item = ports.prompts.item(0, 0)
     limit_s, context = config.deadlines.env_reset_s, config.rollout.context_tokens
+    if config.environment.workers:
+        try:
+            pack_item(item)
+        except TypeError as error:
+            raise ValueError(f"environment.workers = {config.environment.workers}: {error}") from error
     try:
         async with asyncio.timeout(limit_s):
             messages = await ports.environments().reset(item, derived_seed(config.run.seed, "check"))

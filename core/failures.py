@@ -13,7 +13,7 @@ from typing import Literal
 
 from ..events.types import Blame, FailureKind, Outcome, TrajectoryFailed
 from .config import FailureSection
-from .ports import EngineGone, LearnerGone, PortError, PromptRefused, PromptTooLong
+from .ports import EngineGone, EnvironmentWorkerGone, LearnerGone, PortError, PromptRefused, PromptTooLong
 from .projections import Attempts, Group, Groups, strike_of
 from .waits import Expired
 
@@ -61,6 +61,8 @@ def engine_failure(error: PortError) -> Failure:
 
 def environment_failure(effect: Effect, error: Exception) -> Failure:
     """Classify what an environment or its reward raised; user code may raise anything."""
+    if isinstance(error, EnvironmentWorkerGone):
+        return Failure("env_lost", True, "infrastructure", one_line(error))
     kind: FailureKind = "reward_error" if effect == "reward" else "env_error"
     return Failure(kind, True, "environment", f"{type(error).__name__}: {one_line(error)}")
 

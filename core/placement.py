@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .config import RunConfig
+from .projections.environment_workers import worker_name
 
 Role = Literal["engine", "learner", "environment"]
 GIB = 2**30
@@ -65,7 +66,7 @@ def asks(config: RunConfig, *, gpus_there: bool) -> list[Ask]:
         *(Ask(f"engine-{n}", "engine", cluster.engine_cpus, gpus["engine"]) for n in range(started)),
         *(Ask(f"learner-{n}", "learner", cluster.learner_cpus, gpus["learner"]) for n in range(learner.ranks)),
         *(
-            Ask(f"environment-{n}", "environment", cluster.environment_cpus, 0.0)
+            Ask(worker_name(n), "environment", cluster.environment_cpus, 0.0)
             for n in range(config.environment.workers)
         ),
     ]

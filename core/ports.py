@@ -354,6 +354,20 @@ class Environment(Protocol):
         ...
 
 
+class HeldEnvironment(Environment, Protocol):
+    """An environment that a worker holds. Cancelling a call of it cancels that call where it lives."""
+
+    worker: str
+    """Name of the worker."""
+
+    def drop(self) -> None:
+        """Let it go, whatever it is at. Idempotent, waits for nothing, and never raises.
+
+        It may lie where it is until its holder is asked for something else.
+        """
+        ...
+
+
 class EnvironmentFactory(Protocol):
     """Makes environments."""
 
@@ -371,10 +385,17 @@ class EnvironmentWorker(Protocol):
         """Start, or start anew, and return when it can make environments. Raises `EnvironmentWorkerGone`."""
         ...
 
-    def make(self) -> Environment:
-        """Return a fresh environment that lives in the worker.
+    def make(self) -> HeldEnvironment:
+        """Return a fresh environment that lives in the worker, to be dropped by whoever asked for it.
 
         Its calls raise `EnvironmentFailed`, or `EnvironmentWorkerGone` once the worker has ended.
+        """
+        ...
+
+    async def ping(self) -> None:
+        """Return once the worker answers, which it does not while an environment blocks it.
+
+        Raises `EnvironmentWorkerGone`.
         """
         ...
 

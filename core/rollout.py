@@ -7,45 +7,36 @@ TrajectoryFailed. What follows a failure is the collector's decision, not its ow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import count
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from ..events.record import causing
 from ..events.trajectory import Turn
 from ..events.types import (
-    EnvStepFinished,
-    EnvStepStarted,
     GroupDispatched,
-    Outcome,
     RetryScheduled,
     RewardScored,
     TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
 )
-from . import answers
 from .config import RunConfig
 from .conversation import Conversation, joined
 from .engine_pool import EnginePool
+from .environment_calls import AskedEnvironment, Environments
 from .failures import (
     CANCELLED,
-    Effect,
     Failure,
     TrajectoryAborted,
     defect,
     engine_failure,
-    environment_failure,
-    expiry_failure,
-    one_line,
 )
 from .ports import (
     Action,
-    Environment,
-    EnvironmentFactory,
     GenerateRequest,
     Generation,
     Message,
@@ -54,10 +45,7 @@ from .ports import (
     Renderer,
 )
 from .tracing import TraceParents
-from .waits import Expired, Waiter
-
-T = TypeVar("T")
-Call = Literal["reset", "step", "reward"]
+from .waits import Waiter
 
 
 class Job(NamedTuple):
@@ -92,7 +80,7 @@ class Rollouts:
     def __init__(
         self,
         config: RunConfig,
-        environments: EnvironmentFactory,
+        environments: Environments,
         renderer: Renderer,
         pool: EnginePool,
         payloads: Payloads,
@@ -195,11 +183,15 @@ class Rollouts:
         return failed
 
     async def _converse(self, job: Job, started_ns: int) -> TrajectoryCompleted:
+        environment = await self.environments.begin(job.trajectory)
+        try:
+            return await self._play(job, environment, started_ns)
+        finally:
+            environment.drop()
+
+    async def _play(self, job: Job, environment: AskedEnvironment, started_ns: int) -> TrajectoryCompleted:
         limits, times, talk = self.config.rollout, Times(), Conversation()
-        environment = self._make(job)
-        opening, times.env_setup = await self._ask(
-            job, -1, "reset", lambda: environment.reset(job.item, job.seed), answers.messages
-        )
+        opening, times.env_setup = await environment.reset(job.item, job.seed)
         talk.read(rendered(self.renderer.opening, opening))
         stop_reason: Literal["done", "max_turns", "context_full"] = "max_turns"
         for turn in range(limits.max_turns):
@@ -209,8 +201,7 @@ class Rollouts:
             times.llm += llm_s
             times.queue += generation.queue_s
             text = self.renderer.text(generation.token_ids)
-            ask = partial(environment.step, Action(text, generation.token_ids))
-            answer, env_s = await self._ask(job, turn, "step", ask, answers.outcome)
+            answer, env_s = await environment.step(turn, Action(text, generation.token_ids))
             times.env += env_s
             talk.turns.append(
                 Turn(
@@ -235,9 +226,7 @@ class Rollouts:
                 stop_reason = "context_full"
                 break
             talk.read(reply)
-        reward, times.reward = await self._ask(
-            job, len(talk.turns), "reward", environment.reward, answers.reward
-        )
+        reward, times.reward = await environment.reward(len(talk.turns))
         return self._completed(job, talk, times, list(opening), reward, stop_reason, started_ns)
 
     def _completed(
@@ -272,12 +261,6 @@ class Rollouts:
             payload=payload,
         )
 
-    def _make(self, job: Job) -> Environment:
-        try:
-            return self.environments()
-        except Exception as error:
-            raise TrajectoryAborted(environment_failure("env_reset", error)) from error
-
     async def _generate(self, job: Job, turn: int, talk: Conversation) -> tuple[Generation, float]:
         """Return the answer of one turn and its seconds; an answer that a weight sync cut off is taken up again."""
         limits = self.config.rollout
@@ -309,55 +292,6 @@ class Rollouts:
             trace_parent=self.trace_parents.of_call(job.trajectory, job.group, job.attempt, turn, part),
         )
         return await self.pool.generate(request, job.trajectory, turn, part)
-
-    async def _ask(
-        self,
-        job: Job,
-        turn: int,
-        call: Call,
-        work: Callable[[], Awaitable[object]],
-        checked: Callable[[object], T],
-    ) -> tuple[T, float]:
-        """Ask the environment, with its deadline; return its answer, checked, and the seconds it took."""
-        effect, limit_s = self._limit(call)
-        started = self.waiter.publish(EnvStepStarted(trajectory=job.trajectory, turn=turn, call=call))
-
-        def finished(outcome: Outcome, message: str = "", done: bool = False) -> float:
-            seconds = self.waiter.elapsed_s(started.mono)
-            self.waiter.publish(
-                EnvStepFinished(
-                    trajectory=job.trajectory,
-                    turn=turn,
-                    call=call,
-                    outcome=outcome,
-                    seconds=seconds,
-                    done=done,
-                    message=message,
-                ),
-                cause=started.seq,
-            )
-            return seconds
-
-        try:
-            answer = checked(await self.waiter.bounded(effect, job.trajectory, limit_s, work()))
-        except Expired as expired:
-            finished("expired", str(expired))
-            raise TrajectoryAborted(expiry_failure(effect, limit_s)) from None
-        except asyncio.CancelledError:
-            finished("cancelled")
-            raise
-        except Exception as error:
-            finished("failed", one_line(error))
-            raise TrajectoryAborted(environment_failure(effect, error)) from error
-        return answer, finished("completed", done=bool(getattr(answer, "done", False)))
-
-    def _limit(self, call: Call) -> tuple[Effect, float]:
-        deadlines = self.config.deadlines
-        if call == "reset":
-            return "env_reset", deadlines.env_reset_s
-        if call == "step":
-            return "env_step", deadlines.env_step_s
-        return "reward", deadlines.reward_s
 
 
 def rendered(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:

@@ -26,6 +26,8 @@ from .collector import Collector
 from .config import RunConfig
 from .ending import end_of_data
 from .engine_pool import EnginePool
+from .environment_calls import Environments
+from .environment_pool import EnvironmentPool
 from .evaluation import Evaluation
 from .failures import RunFailure, first_leaf, one_line
 from .policies import Policy, policy_for
@@ -139,9 +141,10 @@ class Run:
     async def _actors(self, stop: asyncio.Event) -> str:
         config, view, ports = self.config, self.view, self.ports
         pool = EnginePool(view, config, ports.engines, ports.artifacts, self._waiter("engine_pool"))
+        worlds = self._environment_pool()
         rollouts = Rollouts(
             config,
-            ports.environments,
+            Environments(config, ports.environments, worlds, self._waiter("rollout")),
             ports.renderer,
             pool,
             self.payloads,
@@ -163,15 +166,17 @@ class Run:
         )
         async with asyncio.TaskGroup() as actors:
             collecting = actors.create_task(self._supervised("collector", collector.run), name="collector")
+            beside: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = [
+                ("bus", self.bus.guard),
+                ("auditor", self._audit),
+                ("run", partial(self._obey, stop)),
+                ("engine_pool", pool.run),
+                ("watchdog", self._watchdog().run),
+            ]
+            if worlds is not None:
+                beside.append(("environment_pool", worlds.run))
             others = [
-                actors.create_task(self._supervised(name, work), name=name)
-                for name, work in (
-                    ("bus", self.bus.guard),
-                    ("auditor", self._audit),
-                    ("run", partial(self._obey, stop)),
-                    ("engine_pool", pool.run),
-                    ("watchdog", self._watchdog().run),
-                )
+                actors.create_task(self._supervised(name, work), name=name) for name, work in beside
             ]
             outcome = await self._supervised("trainer", trainer.run)
             self._me.publish(PhaseEntered(phase="finished", step=view.trainer.step))
@@ -183,6 +188,12 @@ class Run:
 
     def _waiter(self, actor: str) -> Waiter:
         return Waiter(self.bus, self.ports.clock, actor)
+
+    def _environment_pool(self) -> EnvironmentPool | None:
+        workers = self.ports.environment_workers
+        if not workers:
+            return None
+        return EnvironmentPool(self.view, self.config, workers, self._waiter("environment_pool"))
 
     def _watchdog(self) -> Watchdog:
         def due() -> list[str]:
@@ -237,6 +248,8 @@ class Run:
             for engine in self.ports.engines:
                 closing.create_task(close(engine.name, engine.close()))
             closing.create_task(close("learner", self.ports.learner.close()))
+            for worker in self.ports.environment_workers:
+                closing.create_task(close(worker.name, worker.close()))
 
     def _end(self, outcome: str, before_s: float, started_ns: int) -> RunOutcome:
         try:

@@ -28,6 +28,7 @@ SEEN_MIN = 256
 ROUNDS = 4
 """Windows of attempts without one usable group that are a livelock."""
 ACTORS = ("trainer", "collector", "engine_pool")
+WITH_WORKERS = (*ACTORS, "environment_pool")
 LOSSES = ("groups", "prompts", "trajectory")
 
 
@@ -81,7 +82,7 @@ def nothing_moves(view: View) -> bool:
     trainer, waits = view.trainer, view.waits.by_waiter
     if view.outstanding.open or trainer.finished or trainer.stop_reason:
         return False
-    if any(actor not in waits for actor in ACTORS):
+    if any(actor not in waits for actor in (WITH_WORKERS if view.environment_workers.count else ACTORS)):
         return False
     return all(wait.edge != "durable" for wait in waits.values())
 
@@ -190,7 +191,8 @@ def flying_links(view: View, target: int | None) -> list[str]:
             for index in range(group.size):
                 wait = view.waits.by_waiter.get(f"{group.group}/{index}")
                 if wait is not None:
-                    return [*link, f"{wait.waiter} waits {edge_text(view, wait)}", *engine_links(view)]
+                    places = worker_links if wait.edge == "environment_available" else engine_links
+                    return [*link, f"{wait.waiter} waits {edge_text(view, wait)}", *places(view)]
             return link
     return []
 
@@ -203,6 +205,16 @@ def engine_links(view: View) -> list[str]:
             why = f": {engine.lost_message}" if engine.lost_message else ""
             links.append(f"{engine.name} {engine.state}{why}")
     return links or ([] if view.engines.up() else ["no engine is up"])
+
+
+def worker_links(view: View) -> list[str]:
+    """Return a link for each worker of environments that is not up, with what was the matter."""
+    links = []
+    for worker in view.environment_workers.by_name.values():
+        if worker.state != "up":
+            why = f": {worker.lost_message}" if worker.lost_message else ""
+            links.append(f"{worker.name} {worker.state}{why}")
+    return links or ([] if view.environment_workers.up() else ["no environment worker is up"])
 
 
 # Overdue
@@ -218,6 +230,7 @@ _DEADLINES = {
     "eval": "eval_s",
     "checkpoint": "checkpoint_s",
     "engine_start": "start_s",
+    "environment_worker_start": "start_s",
     "learner_start": "start_s",
 }
 
@@ -289,6 +302,9 @@ def _overdue(
     engine = view.engines.by_name.get(oldest.place)
     if oldest.kind == "engine_start" and engine is not None and engine.lost_message:
         chain.append(f"{engine.name} was lost: {engine.lost_message}")
+    worker = view.environment_workers.by_name.get(oldest.place)
+    if oldest.kind == "environment_worker_start" and worker is not None and worker.lost_message:
+        chain.append(f"{worker.name} was lost: {worker.lost_message}")
     hard_s = deadline_s(oldest.kind, config.deadlines)
     sentence = f"{oldest.place} is overdue (its deadline is {hard_s:g} s): {' <- '.join(chain)}"
     return Stall(
@@ -383,7 +399,7 @@ def too_little_admitted(view: View, config: RunConfig, collector: Wait) -> str:
         at_engines = at_environments = 0
         for effect in view.outstanding.open.values():
             at_engines += effect.kind == "llm_call"
-            at_environments += effect.place == "environment"
+            at_environments += effect.kind in ("env_reset", "env_step", "reward")
         return (
             f"permits: {collector.present}; of their trajectories {at_engines} are at engines and "
             f"{at_environments} in the environment"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..events.record import Record
 from ..events.types import TELEMETRY, Event, InvariantBroken, RunResumed, StallCleared, StallDetected
-from . import collector, engine_pool, trainer
+from . import collector, engine_pool, environment_pool, trainer
 from .config import RunConfig
 from .failures import RunFailure
 from .policies import Policy
@@ -97,6 +97,9 @@ def due_actors(
         "collector": lambda: collector.step(view, config, policy, source),
         "engine_pool": lambda: engine_pool.step(view, config, engines),
     }
+    workers = view.environment_workers.count
+    if workers:
+        asks["environment_pool"] = lambda: environment_pool.step(view, config, workers)
     due = []
     for actor, ask in asks.items():
         try:
@@ -104,8 +107,15 @@ def due_actors(
                 due.append(actor)
         except RunFailure:
             due.append(actor)  # it will end the run
-    if engine_pool.route(view.engines) is not None:
-        due += [waiter for waiter in view.waits.by_waiter if "/" in waiter]
+    routes = {
+        "engine_available": engine_pool.route(view.engines),
+        "environment_available": environment_pool.route(view.environment_workers),
+    }
+    due += [
+        waiter
+        for waiter, wait in view.waits.by_waiter.items()
+        if "/" in waiter and routes.get(wait.edge) is not None
+    ]
     return due
 
 

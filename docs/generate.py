@@ -133,6 +133,7 @@ SHARED_FIELDS = {
     "version": "Version of the weights: optimizer steps made since the model was loaded.",
     "version_spans": "Which weights sampled how many tokens.",
     "waiter": "The actor that waits.",
+    "worker": "Name of the worker that holds environments.",
     "window_s": "Length of the time that was sampled.",
 }
 """What a field means wherever no description of its own says more."""

@@ -64,6 +64,7 @@ EdgeName = Literal[
     "version",
     "permit",
     "engine_available",
+    "environment_available",
     "sync_done",
     "eval_done",
     "durable",
@@ -470,6 +471,7 @@ class EnvStepStarted(Event):
     trajectory: str
     turn: int
     call: Literal["reset", "step", "reward"] = "step"
+    worker: str = Field(default="", description="that holds the environment; empty: the controller")
 
 
 class EnvStepFinished(Event):
@@ -674,7 +676,7 @@ class EnvironmentWorkerUp(Event):
     kind: Literal["environment_worker_up"] = "environment_worker_up"
     worker: str
     node: str = Field(default="", description="where it runs, if that is not the controller's machine")
-    pid: int | None = None
+    pid: int | None = Field(default=None, description="its process, where that is one of this machine")
 
 
 class EnvironmentWorkerLost(Event):

@@ -209,6 +209,20 @@ MUTANTS = (
         "ENDS = (GroupBuffered, GroupFiltered, GroupFailed, GroupEvicted, GroupDiscarded)",
         "ENDS = (GroupBuffered, GroupFiltered, GroupFailed)",
     ),
+    Mutant(
+        "worker-route",
+        "an environment is made in a worker that is up",
+        "core/environment_pool.py",
+        "return min(workers.up(), key=",
+        "return min(workers.by_name.values(), key=",
+    ),
+    Mutant(
+        "worker-fencing",
+        "what a former life of a worker still has to say is not held against the present one",
+        "core/environment_pool.py",
+        '(status.state == "lost" or status.restarts != life)',
+        'status.state == "lost"',
+    ),
 )
 
 CHILD = """

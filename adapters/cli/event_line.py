@@ -12,7 +12,7 @@ from ...events.types import BY_KIND, Event, PayloadRef
 from .quantities import clock_time, number, seconds, size
 
 KIND_WIDTH = max(len(kind) for kind in BY_KIND)
-ACTOR_WIDTH = 12
+ACTOR_WIDTH = len("environment_pool")
 
 BAD = frozenset(
     {
@@ -22,6 +22,7 @@ BAD = frozenset(
         "trajectory_dropped",
         "prompt_quarantined",
         "engine_lost",
+        "environment_worker_lost",
         "learner_lost",
         "sync_failed",
         "checkpoint_failed",

@@ -22,7 +22,7 @@ KEPT_FIELDS = frozenset(
     {
         "actor", "awaited", "call", "checkpoint", "code_version", "digest", "edge", "effect", "engine",
         "error", "expected", "failed_actor", "found", "key", "kind", "law", "path", "present", "reason", "run",
-        "source", "subject", "trace_parent", "trajectory", "waiter", "works",
+        "source", "subject", "trace_parent", "trajectory", "waiter", "worker", "works",
     }
 )  # fmt: skip
 """Text fields that eventrain makes itself, of numbers and of its own words. A test knows every text field."""
@@ -51,7 +51,7 @@ class Redactor:
     """Redacts the records of one log, one after the other."""
 
     def __init__(self) -> None:
-        self._messages: list[str] = []  # of engines that were lost: stalls may tell them
+        self._messages: list[str] = []  # of engines and workers that were lost: stalls may tell them
 
     def record(self, record: Record) -> Record:
         """Return `record` without anything private; seq, times and causes stay."""
@@ -78,7 +78,7 @@ class Redactor:
                 changed["chain"] = tuple(self._without_messages(link) for link in event.chain)
                 changed["sentence"] = self._without_messages(event.sentence)
         message = getattr(event, "message", "")
-        if message and event.kind == "engine_lost":  # type: ignore[attr-defined]
+        if message and event.kind in ("engine_lost", "environment_worker_lost"):  # type: ignore[attr-defined]
             self._messages.append(message)
         return event.model_copy(update=changed) if changed else event
 

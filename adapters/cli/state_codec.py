@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from ...core import projections
 from ...core.projections import (
     engines,
+    environment_workers,
     groups,
     identity,
     movement,
@@ -34,6 +35,7 @@ from . import run_facts
 _MODULES = (
     projections,
     engines,
+    environment_workers,
     groups,
     identity,
     movement,

@@ -131,6 +131,7 @@ def status_table(status: RunStatus) -> dict[str, Any]:
         "trajectories_dropped": view.groups.trajectories_dropped,
         "prompts_quarantined": len(view.prompts.quarantined),
         "engines": engine_table(status),
+        "environment_workers": worker_table(status),
         "waits": wait_table(status),
         "deadlines_expired": dict(status.expired),
         "stalls": [stall.sentence for stall in status.stalls.values()],
@@ -165,6 +166,19 @@ def engine_table(facts: RunFacts) -> list[dict[str, Any]]:
     ]
 
 
+def worker_table(facts: RunFacts) -> list[dict[str, Any]]:
+    """Return every worker of environments as a JSON-ready table."""
+    return [
+        {
+            "name": worker.name,
+            "state": worker.state,
+            "environments": worker.open,
+            "restarts": worker.restarts,
+        }
+        for worker in facts.view.environment_workers.by_name.values()
+    ]
+
+
 def wait_table(facts: RunFacts) -> list[dict[str, Any]]:
     """Return every open wait as a JSON-ready table."""
     return [
@@ -186,6 +200,7 @@ def status_lines(status: RunStatus) -> list[str]:
         *_trained(status),
         *_groups(status),
         *engine_rows(status),
+        *worker_rows(status),
         *wait_rows(status),
         *_troubles(status),
     ]
@@ -295,6 +310,19 @@ def engine_rows(status: RunFacts) -> list[tuple[str, str]]:
         if engine.lost_message and engine.state != "serving":
             text += f": {engine.lost_message}"
         rows.append(("engine", text))
+    return rows
+
+
+def worker_rows(status: RunFacts) -> list[tuple[str, str]]:
+    """Return a labelled row for each worker of environments."""
+    rows = []
+    for worker in status.view.environment_workers.by_name.values():
+        text = f"{worker.name} {worker.state}, holds {worker.open} environments"
+        if worker.restarts:
+            text += f", restarted {worker.restarts} times"
+        if worker.lost_message and worker.state != "up":
+            text += f": {worker.lost_message}"
+        rows.append(("worker", text))
     return rows
 
 

@@ -270,6 +270,11 @@ def _trouble_tables(reading: Reading) -> list[Table]:
         Table(
             "Engines that were lost", ("engine", "times", "the last time"), list(_most(found.engines_lost))
         ),
+        Table(
+            "Workers of environments that were lost",
+            ("worker", "times", "the last time"),
+            list(_most(found.workers_lost)),
+        ),
         Table("Laws that were broken", ("law", "expected", "found"), [*broken]),
         Table(
             "Telemetry that was lost or incomplete",

@@ -10,6 +10,7 @@ from ...events.record import Record
 from ...events.types import (
     DeadlineExpired,
     EngineLost,
+    EnvironmentWorkerLost,
     GroupDiscarded,
     GroupEvicted,
     GroupFailed,
@@ -48,6 +49,8 @@ class Troubles(Folded):
     expired: dict[tuple[str, float], Trouble] = field(default_factory=dict)
     """By effect and limit in seconds."""
     engines_lost: dict[str, Trouble] = field(default_factory=dict)
+    workers_lost: dict[str, Trouble] = field(default_factory=dict)
+    """Of environments."""
     quarantined: list[tuple[int, PromptQuarantined]] = field(default_factory=list)
     """The first `QUARANTINED` ones with the seq of their event."""
     quarantined_count: int = 0
@@ -86,6 +89,10 @@ class Troubles(Folded):
     @on(EngineLost)
     def _engine_lost(self, record: Record, event: EngineLost) -> None:
         _count(self.engines_lost, event.engine, record, event.message)
+
+    @on(EnvironmentWorkerLost)
+    def _worker_lost(self, record: Record, event: EnvironmentWorkerLost) -> None:
+        _count(self.workers_lost, event.worker, record, event.message)
 
     @on(PromptQuarantined)
     def _quarantined(self, record: Record, event: PromptQuarantined) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .faults import PROMPT_CALLS, Fault
+from ...core.projections.environment_workers import worker_name
+from .faults import PROMPT_CALLS, Fault, What, Where
 from .scenario import Expect, Scenario, Surroundings
 from .tape import Tape
 
@@ -21,6 +22,7 @@ def draw_scenario(tape: Tape) -> Scenario:
     if config["scheduler"]["policy"] == "token_windowed" and tape.happens("data", 2):
         world = _answers_outlast_steps(config, world)
     faults = [*_call_faults(tape), *_event_faults(tape, world.engines)]
+    faults += _with_workers(tape, config)
     return Scenario(
         name="chaos",
         config=config,
@@ -193,6 +195,36 @@ def _event_faults(tape: Tape, engines: int) -> list[Fault]:
     return faults
 
 
+def _with_workers(tape: Tape, config: dict[str, dict[str, Any]]) -> list[Fault]:
+    """Draw whether environments live in workers, and what happens to those."""
+    workers = _among(tape, 0, 2, 3, 1)
+    if not workers:
+        return []
+    config["environment"] = {
+        "kind": "simulated",
+        "workers": workers,
+        "restarts_max": _among(tape, 20, 2, 0),
+    }
+    faults = []
+    for one_in in (2, 4):
+        if tape.happens("fault", one_in):
+            worker = worker_name(tape.draw("fault", workers))
+            at_event = tape.draw("fault", 600)
+            faults.append(Fault(where="environment_worker", what="die", worker=worker, at_event=at_event))
+    for where, whats in WORKER_CALLS:
+        if tape.happens("fault", 4):
+            what = whats[tape.draw("fault", len(whats))]
+            chance = (3, 1, 2)[tape.draw("fault", 3)]
+            faults.append(Fault(where=where, what=what, one_in=chance, seconds=2.0 if what == "delay" else 0.0))
+    return faults
+
+
+WORKER_CALLS: tuple[tuple[Where, tuple[What, ...]], ...] = (
+    ("environment_worker.start", ("error", "hang", "delay", "lose_reply", "duplicate")),
+    ("environment_worker.ping", ("hang", "delay")),
+)
+
+
 def _expectation(config: dict[str, dict[str, Any]], faults: list[Fault]) -> Expect:
     """Return how a run with these faults may end: as failed only of what was done to it."""
     outcomes, errors = ["completed"], []
@@ -211,6 +243,8 @@ def _expectation(config: dict[str, dict[str, Any]], faults: list[Fault]) -> Expe
         errors.append("too_many_failures")
     if any(where.startswith("engine") for where in wheres):
         errors.append("no_engine_left")
+    if config.get("environment", {}).get("workers") and any(where.startswith("environment") for where in wheres):
+        errors.append("no_environment_worker_left")
     if any(where.startswith("learner") for where in wheres):
         errors.append("learner_lost")
     if ("disk", "full") in places:

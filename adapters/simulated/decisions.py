@@ -16,6 +16,7 @@ from ...events.types import (
     CheckpointStarted,
     DataExhausted,
     EngineRestarted,
+    EnvironmentWorkerRestarted,
     EvalStarted,
     Event,
     GroupBuffered,
@@ -51,6 +52,7 @@ COMPARED: dict[type[Event], tuple[str, ...]] = {
     CheckpointStarted: ("step", "version"),
     EvalStarted: ("eval", "step", "version"),
     EngineRestarted: ("engine", "restart"),
+    EnvironmentWorkerRestarted: ("worker", "restart"),
     StallDetected: ("stall_kind", "chain"),
     RunFinished: ("outcome", "steps"),
     RunFailed: ("failed_actor", "error"),
@@ -71,7 +73,7 @@ class Decision:
     stall: str = ""
     """The sentence of a stall."""
     about: str = ""
-    """The engine of a restart: those of several engines have no order among them."""
+    """The engine or worker of a restart: those of several have no order among them."""
 
     @property
     def lane(self) -> tuple[str, str]:
@@ -90,7 +92,11 @@ def decision_of(record: Record) -> Decision | None:
         text = f"stall_detected {event.stall_kind}{': ' + ' <- '.join(event.chain) if proven else ''}"
         return Decision(record.actor, text, record.seq, record.mono, event.sentence)
     said = " ".join(f"{name}={_said(getattr(event, name))}" for name in fields)
-    about = event.engine if isinstance(event, EngineRestarted) else ""
+    about = ""
+    if isinstance(event, EngineRestarted):
+        about = event.engine
+    elif isinstance(event, EnvironmentWorkerRestarted):
+        about = event.worker
     text = f"{event.kind} {said}"  # type: ignore[attr-defined]
     return Decision(record.actor, text, record.seq, record.mono, about=about)
 

@@ -15,7 +15,15 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import Field, model_validator
 
 from ...core.config import Section
-from ...core.ports import CheckpointError, EngineError, EngineGone, LearnerGone, PromptRefused, PromptTooLong
+from ...core.ports import (
+    CheckpointError,
+    EngineError,
+    EngineGone,
+    EnvironmentWorkerGone,
+    LearnerGone,
+    PromptRefused,
+    PromptTooLong,
+)
 from ...core.projections import View
 from ...events.record import Record
 from .tape import Tape
@@ -39,8 +47,11 @@ Where = Literal[
     "environment.reset",
     "environment.step",
     "environment.reward",
+    "environment_worker.start",
+    "environment_worker.ping",
     "data.item",
     "engine",
+    "environment_worker",
     "disk",
     "run",
 ]
@@ -67,6 +78,9 @@ What = Literal[
 ANY_CALL = ("hang", "delay", "lose_reply", "error", "defect", "duplicate")
 ALLOWED: dict[str, tuple[str, ...]] = {
     "engine": ("die",),
+    "environment_worker": ("die",),
+    "environment_worker.start": ANY_CALL,
+    "environment_worker.ping": ("hang", "delay", "lose_reply"),
     "disk": ("slow", "full"),
     "run": ("stop", "kill"),
     "data.item": ("defect",),
@@ -86,6 +100,9 @@ class Fault(Section):
     where: Where
     what: What
     engine: str | None = Field(None, description="Only calls of this engine; for where = 'engine', who dies.")
+    worker: str | None = Field(
+        None, description="Only calls of this worker of environments; for where = 'environment_worker', who dies."
+    )
     prompt: int | None = Field(None, ge=0, description="Only calls for this prompt.")
     trajectory: int | None = Field(None, ge=0, description="Only calls for this trajectory of its group.")
     attempt_below: int | None = Field(None, ge=1, description="Only attempts with a lower number than this.")
@@ -105,7 +122,7 @@ class Fault(Section):
             raise ValueError(
                 f"what = '{self.what}' cannot happen to {self.where}; it can: {', '.join(allowed)}"
             )
-        at_event = self.where in ("engine", "run") or self.what == "full"
+        at_event = self.where in ("engine", "environment_worker", "run") or self.what == "full"
         if at_event != (self.at_event is not None):
             raise ValueError(
                 f"{self.where}: what = '{self.what}' {'needs' if at_event else 'cannot have'} at_event"
@@ -114,6 +131,8 @@ class Fault(Section):
             raise ValueError(f"what = '{self.what}' needs seconds")
         if self.where == "engine" and self.engine is None:
             raise ValueError("where = 'engine' needs engine, the one that dies")
+        if self.where == "environment_worker" and self.worker is None:
+            raise ValueError("where = 'environment_worker' needs worker, the one that dies")
         if self.prompt is not None and self.where not in PROMPT_CALLS:
             raise ValueError(f"a call of {self.where} has no prompt")
         if self.trajectory is not None and self.where != "engine.generate":
@@ -133,7 +152,7 @@ class Injector:
         self.struck: Counter[str] = Counter()
         self.view: View | None = None
         self.on_stop: Callable[[], None] = lambda: None
-        self.on_die: Callable[[str], None] = lambda engine: None
+        self.on_die: Callable[[str], None] = lambda name: None
         self.on_kill: Callable[[], None] = lambda: None
         self._tape = tape
         self._heal_s = heal_s
@@ -151,6 +170,8 @@ class Injector:
                 self.on_stop()
             elif fault.what == "kill":
                 self.on_kill()
+            elif fault.where == "environment_worker" and fault.worker is not None:
+                self.on_die(fault.worker)
             elif fault.engine is not None:
                 self.on_die(fault.engine)
 
@@ -233,6 +254,8 @@ def _error(fault: Fault, where: str) -> Exception:
         return PromptRefused(words)
     if fault.what == "too_long":
         return PromptTooLong(words)
+    if where.startswith("environment_worker") and fault.what != "defect":
+        return EnvironmentWorkerGone(words)
     if fault.what == "defect" or where.startswith("environment"):
         return RuntimeError(words)
     if where.startswith("learner"):
@@ -243,7 +266,7 @@ def _error(fault: Fault, where: str) -> Exception:
 
 
 def _matches(fault: Fault, about: Mapping[str, object]) -> bool:
-    for name in ("engine", "prompt", "trajectory", "version"):
+    for name in ("engine", "worker", "prompt", "trajectory", "version"):
         wanted = getattr(fault, name)
         if wanted is not None and about.get(name) != wanted:
             return False

@@ -52,6 +52,7 @@ from .message_answers import cancel
 from .message_attention import ASKED, Attention
 from .message_ways import Asked, unknown_fault
 from .scenario import Scenario
+from .trial import without_workers
 from .world import NumberedPrompts
 
 Actor = str
@@ -93,7 +94,7 @@ def setting(
         why = unknown_fault(fault)
         if why:
             raise ValueError(f"fault[{number}]: at the level of messages {why}")
-    config = scenario.run_config(evaluating=evaluating)
+    config = without_workers(scenario.run_config(evaluating=evaluating))
     return Setting(
         config,
         policy or policy_for(config),

@@ -21,6 +21,8 @@ from ...events.types import (
     CheckpointStarted,
     EngineLost,
     EngineUp,
+    EnvironmentWorkerLost,
+    EnvironmentWorkerUp,
     Event,
     StepStarted,
     TrajectoryStarted,
@@ -32,7 +34,7 @@ from .virtual_time import VirtualClock, VirtualTimeLoop
 
 Ts = TypeVarTuple("Ts")
 
-BOUNDED = ("llm", "reset", "step", "reward", "start")
+BOUNDED = ("llm", "reset", "step", "reward", "start", "worker_start")
 """Calls of which there are many at once, each asked in the task that sets its deadline."""
 SAME_S = 1e-9
 """Times that differ by less are the same: floating point."""
@@ -172,7 +174,7 @@ class RecordedBus(Bus):
         self.attempts: dict[str, int] = {}
         """Latest attempt at each trajectory."""
         self.serving: set[str] = set()
-        """Engines that have come up and are not lost."""
+        """Engines and workers of environments that have come up and are not lost."""
         self._held: dict[int, Answer] = {}
 
     @property
@@ -191,6 +193,10 @@ class RecordedBus(Bus):
             self.serving.add(event.engine)
         elif isinstance(event, EngineLost):
             self.serving.discard(event.engine)
+        elif isinstance(event, EnvironmentWorkerUp):
+            self.serving.add(event.worker)
+        elif isinstance(event, EnvironmentWorkerLost):
+            self.serving.discard(event.worker)
         elif isinstance(event, StepStarted | WeightsPublished | CheckpointStarted | CheckpointCommitted):
             answer = self.answers.recording.answer(durable_key(event))
             if answer is not None:

@@ -17,6 +17,9 @@ from ...core.ports import (
     EngineError,
     EngineGone,
     EngineInfo,
+    EnvironmentFailed,
+    EnvironmentWorkerGone,
+    EnvironmentWorkerInfo,
     GenerateRequest,
     Generation,
     LearnerGone,
@@ -34,12 +37,15 @@ from ...core.ports import (
     WrittenFile,
     WrittenWeights,
 )
+from ...core.projections.environment_workers import worker_name
 from ...events.record import current_corr
 from ...events.trajectory import TrajectoryPayload, float32_bytes, int32_bytes
 from ...events.types import (
     CheckpointFailed,
     EngineLost,
     EngineUp,
+    EnvironmentWorkerLost,
+    EnvironmentWorkerUp,
     EnvStepFinished,
     LearnerLost,
     LearnerUp,
@@ -54,8 +60,8 @@ from ...events.types import (
     VersionSpans,
     WeightsPublished,
 )
-from .recorded_answers import Answers, RecordedBus, RecordedClock
-from .recording import Answer, Recording
+from .recorded_answers import Answers, RecordedBus, RecordedClock, never
+from .recording import TOGETHER_NS, Answer, Recording
 from .world import NumberedPrompts, SimulatedArtifacts
 
 OF_PROMPT = {"prompt_too_long": PromptTooLong, "refused": PromptRefused}
@@ -93,6 +99,10 @@ class RecordedWorld:
             engines=[RecordedEngine(name, self) for name in sorted(names)],
             learner=RecordedLearner(self),
             environments=lambda: RecordedEnvironment(self),
+            environment_workers=[
+                RecordedEnvironmentWorker(worker_name(number), self, clock)
+                for number in range(config.environment.workers)
+            ],
             prompts=RecordedPrompts(recording),
             renderer=RecordedRenderer(),
             artifacts=SimulatedArtifacts(),
@@ -287,6 +297,8 @@ class RecordedEnvironment:
     _turn: int = 0
     _tokens: int = 0
     """Of the conversation."""
+    worker: str = ""
+    """That it lives in."""
 
     async def reset(self, item: Mapping[str, Any], seed: int) -> Sequence[Message]:
         """Begin as the recorded one."""
@@ -308,8 +320,15 @@ class RecordedEnvironment:
         """Return the recorded reward."""
         return (await self._ask("reward", self._turn)).reward
 
+    def drop(self) -> None:
+        """Be held no more."""
+
     async def _ask(self, call: str, turn: int) -> Answer:
         answer = await self.world.answers.get((call, self._trajectory, self._attempt, turn))
+        if answer.outcome == "lost":
+            here = self.world.recording.homes.get((self._trajectory, self._attempt)) == self.worker
+            message = getattr(answer.event, "message", "")
+            raise EnvironmentWorkerGone(message) if here else EnvironmentFailed(message)
         if answer.outcome != "completed":
             if isinstance(answer.failure, TrajectoryFailed):
                 raise error_of_text(answer.failure.message)
@@ -328,6 +347,48 @@ class RecordedEnvironment:
         count = max(0, known - self._tokens) if known is not None else REPLY_TOKENS
         self._tokens += count
         return Message("user", str(count))
+
+
+@dataclass
+class RecordedEnvironmentWorker:
+    """A worker of environments of the log. Who asks an environment that it lost finds that out, as then."""
+
+    name: str
+    world: RecordedWorld
+    clock: RecordedClock
+    _starts: int = 0
+
+    async def start(self) -> EnvironmentWorkerInfo:
+        """Come up, when the recorded one did."""
+        number, self._starts = self._starts, self._starts + 1
+        answer = await self.world.answers.get(("worker_start", self.name, number))
+        event = answer.event
+        if not isinstance(event, EnvironmentWorkerUp):
+            raise EnvironmentWorkerGone(
+                event.message if isinstance(event, EnvironmentWorkerLost) else "lost while it started"
+            )
+        return EnvironmentWorkerInfo(event.node, event.pid)
+
+    def make(self) -> RecordedEnvironment:
+        """Return the environment of the attempt that asks, in the worker that held the recorded one where that is up.
+
+        So what is lost with a worker is what was lost with it, whatever the order in which attempts of one instant
+        come here.
+        """
+        world, trajectory = self.world, current_corr()
+        home = world.recording.homes.get((trajectory, world.bus.attempts.get(trajectory, 0)))
+        went_as_recorded = world.answers.comparison.difference is None
+        name = home if home in world.bus.serving and went_as_recorded else self.name
+        return RecordedEnvironment(world, worker=name or self.name)
+
+    async def ping(self) -> None:
+        """Answer at once, but where the recorded one did not."""
+        now_ns = self.clock.mono_ns()
+        if any(abs(now_ns - asked_ns) < TOGETHER_NS for asked_ns in self.world.recording.unanswered.get(self.name, ())):
+            await never()
+
+    async def close(self) -> None:
+        """Take no time."""
 
 
 class RecordedRenderer:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from ...core.config import RunConfig
+from ...core.projections.environment_workers import worker_name
 from ...events.record import Record
 from ...events.types import (
     TELEMETRY,
@@ -24,6 +25,9 @@ from ...events.types import (
     EngineLost,
     EngineRestarted,
     EngineUp,
+    EnvironmentWorkerLost,
+    EnvironmentWorkerRestarted,
+    EnvironmentWorkerUp,
     EnvStepFinished,
     EnvStepStarted,
     EvalStarted,
@@ -131,6 +135,12 @@ class Recording:
     quarantined: list[int] = field(default_factory=list)
     engines: dict[str, int] = field(default_factory=dict)
     """How often each was to start, in this life."""
+    workers: dict[str, int] = field(default_factory=dict)
+    """How often each worker of environments came up, or failed to, in this life."""
+    homes: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Worker that held the environment of each attempt at a trajectory."""
+    unanswered: dict[str, list[float]] = field(default_factory=dict)
+    """When a worker was asked whether it answers, in nanoseconds, and did not."""
     answers: dict[Key, Answer] = field(default_factory=dict)
     by_kind: defaultdict[Hashable, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     """The completed ones, of all lives."""
@@ -196,7 +206,7 @@ class Recording:
             self._instant = None
         for fold in _FOLDS.get(type(event), ()):
             fold(self, record)
-        if isinstance(event, EngineUp):
+        if isinstance(event, EngineUp | EnvironmentWorkerUp):
             self._instant = None  # calls are routed to it from its time on
         match event:
             case PromptDrawn():
@@ -218,10 +228,15 @@ class Recording:
         self.first = self._learner_since = record
         for kept in (self.answers, self.prompt_tokens, self.engines, self._attempts, self._open, self._latest):
             kept.clear()
+        for more in (self.workers, self.homes, self.unanswered):
+            more.clear()
         for also in (self._starting, self._durables, self._waits, self._expired, self.decisions, self._instants):
             also.clear()
         self.stop = self._instant = self._learner_failed = None
         self._learner = ("learner_start",)
+        assert self.config is not None
+        for name in map(worker_name, range(self.config.environment.workers)):
+            self._call(record, ("worker_start", name, 0))
 
     def _calls(self, record: Record) -> None:
         """Fold what engines and environments answer to trajectories."""
@@ -240,6 +255,8 @@ class Recording:
                 )
             case EnvStepStarted() as event:
                 self._call(record, self._env_key(event))
+                if event.worker:
+                    self.homes[event.trajectory, self._attempts.get(event.trajectory, 0)] = event.worker
             case EnvStepFinished() as event:
                 self._latest[event.trajectory] = self._answered(record, event)
             case RewardScored() as event:
@@ -337,6 +354,26 @@ class Recording:
             self._open[key] = since
         self._ended(record, key, outcome)
 
+    def _workers(self, record: Record) -> None:
+        """Fold starts and losses of workers of environments."""
+        match record.event:
+            case EnvironmentWorkerRestarted() as event:
+                self._call(record, ("worker_start", event.worker, self.workers.get(event.worker, 0)))
+            case EnvironmentWorkerUp() as event:
+                self._worker_started(record, event.worker, "completed")
+            case EnvironmentWorkerLost(worker=name):
+                late = ("environment_worker_start", name) in self._expired
+                self._worker_started(record, name, "expired" if late else "lost")
+            case DeadlineExpired(effect="environment_worker_ping") as event:
+                asked_ns = record.mono - event.limit_s * 1e9
+                self.unanswered.setdefault(event.subject, []).append(asked_ns)
+
+    def _worker_started(self, record: Record, worker: str, outcome: str) -> None:
+        number = self.workers.get(worker, 0)
+        if ("worker_start", worker, number) in self._open:
+            self.workers[worker] = number + 1
+            self._ended(record, ("worker_start", worker, number), outcome)
+
     def _disk(self, record: Record) -> None:
         """Fold how long the trainer waited for an intent to be on disk, and the collector for a slow disk."""
         event = record.event
@@ -406,8 +443,12 @@ _FOLDS: dict[type[Event], tuple[Callable[[Recording, Record], None], ...]] = {
     **dict.fromkeys((StepStarted, CheckpointStarted, CheckpointCommitted), (Recording._learning, Recording._disk)),
     WeightsPublished: (Recording._learning, Recording._engines, Recording._disk),
     **dict.fromkeys(
-        (LearnerUp, BatchTaken, StepCompleted, StepFailed, CheckpointFailed, LearnerLost, RunFailed, DeadlineExpired),
+        (LearnerUp, BatchTaken, StepCompleted, StepFailed, CheckpointFailed, LearnerLost, RunFailed),
         (Recording._learning,),
+    ),
+    DeadlineExpired: (Recording._learning, Recording._workers),
+    **dict.fromkeys(
+        (EnvironmentWorkerRestarted, EnvironmentWorkerUp, EnvironmentWorkerLost), (Recording._workers,)
     ),
     **dict.fromkeys(
         (EngineRestarted, EngineUp, EngineLost, SyncStarted, SyncRetried, SyncAcknowledged, SyncFailed),

@@ -38,6 +38,7 @@ class Surroundings(Section):
     environment_s: float = Field(0.1, ge=0, description="One answer of an environment.")
     learner_start_s: float = Field(1.0, ge=0, description="Until the learner is up.")
     engine_start_s: float = Field(0.5, ge=0, description="Until an engine is up.")
+    worker_start_s: float = Field(0.5, ge=0, description="Until a worker of environments is up.")
     train_s: float = Field(2.0, ge=0, description="One optimizer step.")
     load_s: float = Field(0.1, ge=0, description="One engine taking new weights.")
     commit_s: float = Field(0.004, ge=0, description="One group commit of the log.")

@@ -14,7 +14,8 @@ from hashlib import blake2b
 from typing import Any
 
 from ...core.config import RunConfig
-from ...core.ports import Engine, GenerateRequest, Learner, Ports, TrainBatch, Weights
+from ...core.ports import Engine, EnvironmentWorker, GenerateRequest, Learner, Ports, TrainBatch, Weights
+from ...core.projections.environment_workers import worker_name
 from ...core.resume import Past, resumption
 from ...core.run import Run, RunOutcome
 from ...events.bus import Bus
@@ -23,6 +24,7 @@ from ...events.record import Record
 from ...events.types import RunFailed, RunFinished
 from .devices import SimulatedDevices
 from .disk import SimulatedDisk
+from .environment_worker import SimulatedEnvironmentWorker
 from .faults import Fault, FaultyPort, Injector
 from .scenario import Scenario, Surroundings
 from .seeded_loop import Endless, Killed, SeededLoop, seeded_loop
@@ -93,6 +95,8 @@ class _World:
     def begin(self) -> None:
         """Start the processes and the log writer of a life: none of the one before is left."""
         self.engines = [self._engine(f"engine-{n}") for n in range(self.world.engines)]
+        workers = self.config.environment.workers
+        self.workers = [self._worker(worker_name(number)) for number in range(workers)]
         self.learner = SimulatedLearner(
             self.clock, start_s=self.world.learner_start_s, saved=self.saved
         )
@@ -138,10 +142,16 @@ class _World:
             on_load=loading,
         )
 
+    def _worker(self, name: str) -> SimulatedEnvironmentWorker:
+        async def starting() -> None:
+            await self.clock.sleep(self._late(self.world.worker_start_s))
+
+        return SimulatedEnvironmentWorker(name, self._environment, on_start=starting)
+
     def _die(self, name: str) -> None:
-        for engine in self.engines:
-            if engine.name == name:
-                engine.die()
+        deaths = {process.name: process.die for process in self.engines}
+        deaths |= {process.name: process.die for process in self.workers}
+        deaths.get(name, lambda: None)()
 
     def ports(self, run_view: Callable[[], Any]) -> Ports:
         """Return the ports, each behind the injector."""
@@ -152,6 +162,7 @@ class _World:
             engines=[self._faulty_engine(engine, run_view) for engine in self.engines],
             learner=self._faulty_learner(),
             environments=self._environment,
+            environment_workers=[self._faulty_worker(worker) for worker in self.workers],
             prompts=_FaultyPrompts(config.data.size or 1, self.injector),
             renderer=SimulatedRenderer(),
             artifacts=SimulatedArtifacts(saved=self.saved),
@@ -191,6 +202,14 @@ class _World:
                 "generate": request,
             },
         )
+        return port  # type: ignore[no-any-return]
+
+    def _faulty_worker(self, worker: SimulatedEnvironmentWorker) -> EnvironmentWorker:
+        def about(*_: object) -> dict[str, object]:
+            return {"worker": worker.name}
+
+        calls = {"start": about, "ping": about}
+        port: Any = FaultyPort(worker, "environment_worker", self.injector, calls)
         return port  # type: ignore[no-any-return]
 
     def _faulty_learner(self) -> Learner:

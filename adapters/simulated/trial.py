@@ -61,6 +61,12 @@ class Keep:
             self.records.append(record)
 
 
+def without_workers(config: RunConfig) -> RunConfig:
+    """Return `config` for a world whose environments need no process of their own."""
+    environment = config.environment.model_copy(update={"workers": 0})
+    return config.model_copy(update={"environment": environment})
+
+
 def trial(
     config: RunConfig,
     parts: Parts,
@@ -76,7 +82,7 @@ def trial(
 
     async def conducted() -> tuple[Run, RunOutcome]:
         bus = Bus(parts.clock, parts.disk) if parts.disk is not None else Bus(parts.clock)
-        run = Run(config, parts.ports(), bus, SimulatedPayloads(), policy=policy)
+        run = Run(without_workers(config), parts.ports(), bus, SimulatedPayloads(), policy=policy)
         watching(run, bus)
         try:
             return run, await run.conduct(asyncio.Event())

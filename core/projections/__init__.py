@@ -8,6 +8,7 @@ from types import MethodType
 from ...events.record import Record
 from ...events.types import Event
 from .engines import Engines, EngineStatus
+from .environment_workers import EnvironmentWorkers, EnvironmentWorkerStatus
 from .fold import Folded, on
 from .groups import Completed, Group, Groups
 from .identity import Identity
@@ -26,6 +27,8 @@ __all__ = [
     "Effect",
     "EngineStatus",
     "Engines",
+    "EnvironmentWorkerStatus",
+    "EnvironmentWorkers",
     "EvalRow",
     "Folded",
     "Group",
@@ -56,6 +59,7 @@ class View:
     groups: Groups = field(default_factory=Groups)
     prompts: Prompts = field(default_factory=Prompts)
     engines: Engines = field(default_factory=Engines)
+    environment_workers: EnvironmentWorkers = field(default_factory=EnvironmentWorkers)
     waits: Waits = field(default_factory=Waits)
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress = field(default_factory=Progress)
@@ -75,6 +79,7 @@ class View:
             self.groups,
             self.prompts,
             self.engines,
+            self.environment_workers,
             self.waits,
             self.attempts,
             self.progress,

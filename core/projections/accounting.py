@@ -39,6 +39,7 @@ from .engine_life import BOUND, EngineLife
 from .fold import on
 from .group_life import ENTERED, GroupLife
 from .token_age import AGED, TokenAge
+from .worker_life import WORKED, WorkerLife
 
 __all__ = ["ALIVE", "ENDED", "Breach", "Ledger"]
 
@@ -77,6 +78,7 @@ class Ledger(Effects):
     _alive: dict[int, str] = field(default_factory=dict)
     _prompts: dict[int, str] = field(default_factory=dict)
     _engines: EngineLife = field(default_factory=EngineLife)
+    _workers: WorkerLife = field(default_factory=WorkerLife)
     _members: GroupLife = field(default_factory=GroupLife)
     _token_age: TokenAge = field(default_factory=TokenAge)
     _ended: bool = False
@@ -102,6 +104,10 @@ class Ledger(Effects):
             life = self._engines.breach(event)
             if life is not None:
                 self._broken("engines", record, *life)
+        if kind in WORKED:
+            work = self._workers.breach(event)
+            if work is not None:
+                self._broken("environment workers", record, *work)
         if kind in ENTERED:
             members = self._members.breach(event)
             if members is not None:

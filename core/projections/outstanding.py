@@ -18,6 +18,9 @@ from ...events.types import (
     EngineLost,
     EngineRestarted,
     EngineUp,
+    EnvironmentWorkerLost,
+    EnvironmentWorkerRestarted,
+    EnvironmentWorkerUp,
     EnvStepFinished,
     EnvStepStarted,
     EvalCompleted,
@@ -42,6 +45,7 @@ from ...events.types import (
     TrajectoryStarted,
     WeightsPublished,
 )
+from .environment_workers import worker_name, workers_of
 from .fold import Folded, on
 
 _ENV_KINDS = {"reset": "env_reset", "step": "env_step", "reward": "reward"}
@@ -52,11 +56,11 @@ class Effect(NamedTuple):
 
     kind: str
     """llm_call, env_reset, env_step, reward, retry, train_step, publish, weight_sync, eval, checkpoint,
-    engine_start or learner_start."""
+    engine_start, environment_worker_start or learner_start."""
     subject: str
     """For whom or what: a trajectory, a step, a version."""
     place: str
-    """Where it is: an engine's name, ``environment``, ``learner``, ``timer``."""
+    """Where it is: the name of an engine or of a worker of environments, ``environment``, ``learner``, ``timer``."""
     since_ns: int
     seq: int
     """Of the event with which it began."""
@@ -96,6 +100,8 @@ class Outstanding(Folded):
     """By kind; only those that were completed."""
     engines: int = 0
     """Engines that are to come up; 0 when the log does not say."""
+    environment_workers: int = 0
+    """Workers of environments that are to come up."""
     _named: set[str] = field(default_factory=set)
 
     def _begin(self, record: Record, key: Hashable, kind: str, subject: str, place: str) -> None:
@@ -111,16 +117,23 @@ class Outstanding(Folded):
 
     @on(RunStarted)
     def _started(self, record: Record, event: RunStarted) -> None:
-        self.engines = event.engines or 0
-        self._begin(record, "learner", "learner_start", "the learner", "learner")
+        self.engines, self.environment_workers = event.engines or 0, workers_of(event.config)
+        self._begun(record)
 
     @on(RunResumed)
     def _resumed(self, record: Record, event: RunResumed) -> None:
         if event.engines is not None:
             self.engines = event.engines
+        if event.config is not None:
+            self.environment_workers = workers_of(event.config)
         self.open.clear()
         self._named.clear()
+        self._begun(record)
+
+    def _begun(self, record: Record) -> None:
         self._begin(record, "learner", "learner_start", "the learner", "learner")
+        for name in map(worker_name, range(self.environment_workers)):
+            self._begin(record, ("worker", name), "environment_worker_start", name, name)
 
     @on(RunFinished, RunFailed)
     def _ended(self, record: Record, event: RunFinished | RunFailed) -> None:
@@ -139,7 +152,7 @@ class Outstanding(Folded):
     @on(EnvStepStarted)
     def _env_started(self, record: Record, event: EnvStepStarted) -> None:
         kind = _ENV_KINDS[event.call]
-        self._begin(record, ("env", event.trajectory), kind, event.trajectory, "environment")
+        self._begin(record, ("env", event.trajectory), kind, event.trajectory, event.worker or "environment")
 
     @on(EnvStepFinished)
     def _env_finished(self, record: Record, event: EnvStepFinished) -> None:
@@ -232,3 +245,14 @@ class Outstanding(Folded):
     @on(SyncAcknowledged, SyncFailed)
     def _sync_ended(self, record: Record, event: SyncAcknowledged | SyncFailed) -> None:
         self._end(record, ("sync", event.engine), completed=isinstance(event, SyncAcknowledged))
+
+    # Workers of environments
+
+    @on(EnvironmentWorkerUp, EnvironmentWorkerLost)
+    def _worker(self, record: Record, event: EnvironmentWorkerUp | EnvironmentWorkerLost) -> None:
+        self._end(record, ("worker", event.worker), completed=isinstance(event, EnvironmentWorkerUp))
+
+    @on(EnvironmentWorkerRestarted)
+    def _worker_restarted(self, record: Record, event: EnvironmentWorkerRestarted) -> None:
+        name = event.worker
+        self._begin(record, ("worker", name), "environment_worker_start", name, name)

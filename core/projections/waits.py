@@ -10,6 +10,8 @@ from ...events.record import Record
 from ...events.types import Blocked, RunResumed, TrajectoryCompleted, TrajectoryFailed, Unblocked
 from .fold import Folded, on
 
+_FELL = ("cancelled", "engine_lost", "env_lost")
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -63,8 +65,8 @@ class Attempt(NamedTuple):
 class Attempts(Folded):
     """The last attempts that ended and say something of prompts, environments or the model, newest last.
 
-    Cancelled ones are nobody's failure. One lost engine ends a hundred attempts at once, which says one thing:
-    its restarts are counted, and those that fell with it are left out here.
+    Cancelled ones are nobody's failure. One lost engine, or worker of environments, ends a hundred attempts at
+    once, which says one thing: its restarts are counted, and those that fell with it are left out here.
     """
 
     keep: int = 64
@@ -89,7 +91,7 @@ class Attempts(Folded):
 
     @on(TrajectoryFailed)
     def _failed(self, record: Record, event: TrajectoryFailed) -> None:
-        if event.group is not None and event.failure not in ("cancelled", "engine_lost"):
+        if event.group is not None and event.failure not in _FELL:
             self._push(Attempt(record.seq, event.failure, event.message))
 
     def _push(self, attempt: Attempt) -> None:

@@ -1,4 +1,4 @@
-"""The decisions of the collector and of the engine pool, made again."""
+"""The decisions of the collector and of the two pools, made again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from ...events.types import (
     Blocked,
     DataExhausted,
     EngineRestarted,
+    EnvironmentWorkerRestarted,
+    EnvStepStarted,
     Event,
     GroupBuffered,
     GroupDiscarded,
@@ -23,7 +25,7 @@ from ...events.types import (
     RetryScheduled,
     TrajectoryDropped,
 )
-from .. import collector, engine_pool
+from .. import collector, engine_pool, environment_pool
 from ..failures import RunFailure
 from .part import Part
 from .scene import Raised
@@ -147,3 +149,49 @@ class PoolCheck(Part):
             return engine_pool.step(self.view, self.scene.config, self.scene.engines)
         except RunFailure as failure:
             return Raised.of(failure)
+
+
+class EnvironmentPoolCheck(Part):
+    """`environment_pool.step`, and the worker in which each environment is made."""
+
+    decides = (EnvStepStarted, Blocked)
+    actor = "environment_pool"
+
+    def after(self) -> None:
+        """Compare the restarts that were decided on this state, if they come next."""
+        ahead, seq = self.scene.ahead, self.view.last_seq
+        place = ahead.after_wait("environment_pool")
+        batch = ahead.batch(
+            place, lambda record: type(record.event) is EnvironmentWorkerRestarted and record.cause == seq
+        )
+        if batch:
+            self.scene.batch(batch, self._step(), cut_off=self.scene.cut_off(place + len(batch)))
+
+    def before(self, record: Record) -> None:
+        """Compare the place of an environment, or a wait."""
+        event = record.event
+        if type(event) is EnvStepStarted:
+            if event.call == "reset" and event.worker:
+                self.scene.one(record, _placed(event.worker), self._place())
+        elif type(event) is Blocked and record.actor == "environment_pool":
+            if event.waiter != "environment_pool":
+                due = self._place()
+                self.scene.wait(record, event.edge, [] if due is None else [due])
+                return
+            step = self._step()
+            decided = [step.decided()] if isinstance(step, Raised) else [Decided.of(one) for one in step]
+            self.scene.wait(record, event.edge, decided)
+
+    def _place(self) -> Decided | None:
+        worker = environment_pool.route(self.view.environment_workers)
+        return None if worker is None else _placed(worker.name)
+
+    def _step(self) -> Sequence[Event] | Raised:
+        try:
+            return environment_pool.step(self.view, self.scene.config, self.view.environment_workers.count)
+        except RunFailure as failure:
+            return Raised.of(failure)
+
+
+def _placed(worker: str) -> Decided:
+    return Decided("env_step_started", {"worker": worker})

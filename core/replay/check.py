@@ -17,7 +17,7 @@ from ...events.record import Record
 from ...events.types import Event
 from ..config import RunConfig
 from ..policies import Policy
-from .acting import CollectorCheck, PoolCheck
+from .acting import CollectorCheck, EnvironmentPoolCheck, PoolCheck
 from .ends import EndsCheck
 from .scene import Diverged, Scene
 from .training import TrainerCheck
@@ -42,6 +42,7 @@ def check(
         CollectorCheck(scene),
         TrainerCheck(scene),
         PoolCheck(scene),
+        EnvironmentPoolCheck(scene),
         WatchdogCheck(scene),
         EndsCheck(scene),
     )

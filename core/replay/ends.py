@@ -8,6 +8,7 @@ from ...events.record import Record
 from ...events.types import (
     DeadlineExpired,
     EngineLost,
+    EnvironmentWorkerLost,
     GroupDiscarded,
     GroupFiltered,
     GroupRestored,
@@ -20,7 +21,7 @@ from ...events.types import (
     TrajectoryFailed,
     Unblocked,
 )
-from .. import engine_pool, trainer
+from .. import engine_pool, environment_pool, trainer
 from ..failures import RunFailure, check_failure_share, check_filtered
 from ..resume import NotResumable, resumption
 from .part import Part
@@ -31,12 +32,17 @@ DECIDED = {
     "too_many_failures",
     "too_many_filtered",
     "no_engine_left",
+    "no_environment_worker_left",
     "deadlock",
     "livelock",
     "silent_loss",
     "buffer_wait_expired",
 }
 """Failures that are decisions; the others come from outside, and are not compared."""
+
+
+_SAID = ("too_many_failures", "too_many_filtered", "no_engine_left", "no_environment_worker_left")
+"""Of these the message is compared, too."""
 
 
 class EndsCheck(Part):
@@ -50,6 +56,7 @@ class EndsCheck(Part):
     decides = (
         DeadlineExpired,
         EngineLost,
+        EnvironmentWorkerLost,
         GroupFiltered,
         RunFailed,
         RunResumed,
@@ -77,6 +84,8 @@ class EndsCheck(Part):
             self._ask = ("collector", self._too_many_filtered)
         elif type(event) is EngineLost:
             self._ask = ("engine_pool", self._no_engine_left)
+        elif type(event) is EnvironmentWorkerLost:
+            self._ask = ("environment_pool", self._no_worker_left)
         elif type(event) is StallDetected:
             self._raised.setdefault(("watchdog", event.stall_kind), set()).add(event.sentence)
         elif type(event) is DeadlineExpired:
@@ -110,6 +119,9 @@ class EndsCheck(Part):
     def _no_engine_left(self) -> None:
         engine_pool.step(self.view, self.scene.config, self.scene.engines)
 
+    def _no_worker_left(self) -> None:
+        environment_pool.step(self.view, self.scene.config, self.view.environment_workers.count)
+
     def _decide(self) -> None:
         trainer.decide(self.view, self.scene.config, self.scene.policy)
 
@@ -122,7 +134,7 @@ class EndsCheck(Part):
         recorded = Decided("run_failed", {"error": event.error, "message": event.message})
         if messages is None:
             self.scene.one(record, recorded, None)
-        elif event.error in ("too_many_failures", "too_many_filtered", "no_engine_left"):
+        elif event.error in _SAID:
             message = event.message if event.message in messages else next(iter(messages))
             self.scene.one(record, recorded, Decided("run_failed", {"error": event.error, "message": message}))
         else:

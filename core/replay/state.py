@@ -27,6 +27,10 @@ def state_of(view: View, config: RunConfig) -> dict[str, str]:
             f"{engine.name} {engine.state} version {engine.version}, {engine.in_flight}/{engine.slots} calls"
             for engine in view.engines.by_name.values()
         ),
+        "environment workers": "; ".join(
+            f"{worker.name} {worker.state}, {worker.open} environments"
+            for worker in view.environment_workers.by_name.values()
+        ),
         "prompts": f"next is {prompts.next_prompt}, {len(prompts.returned)} returned, "
         f"{len(prompts.set_aside)} set aside, {len(prompts.quarantined)} items quarantined"
         + (", exhausted" if prompts.exhausted else ""),

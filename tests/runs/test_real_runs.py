@@ -15,10 +15,13 @@ import pytest
 
 from eventrain.adapters.cli.config_file import load_config
 from eventrain.adapters.cli.demo_command import CONFIG_FILE, with_own_model
+from eventrain.adapters.simulated.reproduce import reproduce
 from eventrain.adapters.wire import build
 from eventrain.core.ports import Ports
 from eventrain.core.projections import View
 from eventrain.core.projections.accounting import Ledger
+from eventrain.core.replay.check import check
+from eventrain.core.replay.verdict import Agreement
 from eventrain.core.run import Run, RunOutcome
 from eventrain.events.bus import Bus
 from eventrain.events.folder import RunFolder
@@ -31,6 +34,10 @@ from eventrain.events.types import (
     EngineLost,
     EngineRestarted,
     EngineUp,
+    EnvironmentWorkerLost,
+    EnvironmentWorkerRestarted,
+    EnvironmentWorkerUp,
+    EnvStepStarted,
     EvalCompleted,
     RunFailed,
     StepCompleted,
@@ -166,6 +173,68 @@ def test_an_engine_that_is_killed_is_replaced_and_the_run_completes(tmp_path: Pa
     assert len(of(log, EngineLost)) == len(of(log, EngineRestarted)) == 1
     assert [e.version for e in of(log, EngineUp)][1] >= 3
     assert {e.blame for e in of(log, TrajectoryFailed)} <= {"engine", "nobody"}
+    assert len(of(log, StepCompleted)) == 6
+
+
+def test_a_worker_of_environments_that_is_killed_is_replaced_and_the_run_completes(tmp_path: Path) -> None:
+    """A kill -9 of one of two workers in the middle: its attempts are made again, and a new process takes its place."""
+    workers: dict[str, int | None] = {}
+    killed: list[str] = []
+
+    def kill(record: Record, ports: Ports) -> None:
+        event = record.event
+        if isinstance(event, EnvironmentWorkerUp):
+            workers[event.worker] = event.pid
+        asked = isinstance(event, EnvStepStarted) and event.call == "step" and record.seq > 300
+        if asked and len(workers) == 2 and not killed:
+            killed.append(event.worker)
+            pid = workers[event.worker]
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+
+    outcome, log = run_demo(tmp_path / "run", "environment.workers=2", on_record=kill)
+    assert outcome.outcome == "completed", outcome.message
+    (lost,) = of(log, EnvironmentWorkerLost)
+    assert [lost.worker] == killed
+    assert "was killed by SIGKILL" in lost.message
+    assert [event.worker for event in of(log, EnvironmentWorkerRestarted)] == killed
+    fell = [event for event in of(log, TrajectoryFailed) if event.failure != "cancelled"]
+    assert {(event.failure, event.blame) for event in fell} == {("env_lost", "infrastructure")}
+    assert {event.worker for event in of(log, EnvStepStarted)} == {"environment-0", "environment-1"}
+    assert len(of(log, StepCompleted)) == 6
+    assert isinstance(check(log), Agreement)
+    again = reproduce(lambda: log)
+    assert again.difference is None
+    for name in workers:
+        assert (tmp_path / "run" / "logs" / f"{name}.log").is_file()
+
+
+def test_an_endless_loop_in_a_reward_costs_one_worker_and_not_the_run(tmp_path: Path) -> None:
+    """The worker that it blocks does not answer any more and is replaced, while the other one goes on."""
+    (tmp_path / "loops.py").write_text(
+        "import os\n"
+        "from eventrain.adapters.environments.number_hunt import NumberHunt\n"
+        "class Loops(NumberHunt):\n"
+        "    async def reward(self):\n"
+        f"        try: os.close(os.open({str(tmp_path / 'looped')!r}, os.O_CREAT | os.O_EXCL))\n"
+        "        except FileExistsError: return await super().reward()\n"
+        "        while True: pass\n"
+    )
+    from eventrain.adapters.demo.model import build_model_folder
+
+    build_model_folder(tmp_path / "model")
+    text = CONFIG_FILE.read_text().replace('"number_hunt"', '"loops:Loops"')
+    (tmp_path / "run.toml").write_text(text)
+    command = [sys.executable, "-m", "eventrain.adapters.cli", "run", "run.toml", "--run-dir", "run"]
+    for setting in (*SMALL, "environment.workers=2", "deadlines.reward_s=2", "deadlines.env_reset_s=2",
+                    "deadlines.env_step_s=2", "deadlines.close_s=2", "failures.strikes_max=9"):  # fmt: skip
+        command += ["--set", setting]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False)
+    assert ended.returncode == 0, ended.stderr
+    log = list(LogReader(tmp_path / "run" / "events").records())
+    (lost,) = of(log, EnvironmentWorkerLost)
+    assert lost.message == "no answer within 2 s: something in an environment or a reward blocks it"
+    assert [event.worker for event in of(log, EnvironmentWorkerRestarted)] == [lost.worker]
     assert len(of(log, StepCompleted)) == 6
 
 

@@ -17,6 +17,9 @@ from eventrain.events.types import (
     DeadlineExpired,
     DeviceSampled,
     EngineSampled,
+    EnvironmentWorkerLost,
+    EnvironmentWorkerRestarted,
+    EnvironmentWorkerUp,
     EnvStepFinished,
     EnvStepStarted,
     EvalCompleted,
@@ -83,6 +86,9 @@ def eventful_run() -> ToldRun:
     )
     call = LlmCallStarted(trajectory="90/1", turn=0, engine="engine-0", prompt_tokens=3, max_tokens=8)
     publish("engine_pool", call)
+    publish("environment_pool", EnvironmentWorkerUp(worker="environment-0"))
+    publish("environment_pool", EnvironmentWorkerLost(worker="environment-0", message="gone"))
+    publish("environment_pool", EnvironmentWorkerRestarted(worker="environment-0", restart=1))
     publish("watchdog", DeadlineExpired(effect="env_step", subject="90/2", limit_s=60.0))
     publish(
         "rollout",

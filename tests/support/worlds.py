@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from eventrain.adapters.simulated.environment_worker import SimulatedEnvironmentWorker
 from eventrain.adapters.simulated.virtual_time import VirtualClock, run_virtual
 from eventrain.adapters.simulated.world import (
     NumberedPrompts,
@@ -20,6 +21,7 @@ from eventrain.adapters.simulated.world import (
 from eventrain.core.config import RunConfig
 from eventrain.core.policies import Policy
 from eventrain.core.ports import Ports
+from eventrain.core.projections.environment_workers import worker_name
 from eventrain.core.run import Run, RunOutcome
 from eventrain.events.bus import Bus
 from eventrain.events.record import Record
@@ -64,6 +66,10 @@ class World:
         self.artifacts = SimulatedArtifacts()
         self.renderer = SimulatedRenderer()
         self.environment: Callable[[], Any] = lambda: SimulatedEnvironment(self.clock, turns=self.turns)
+        self.workers = [
+            SimulatedEnvironmentWorker(worker_name(n), lambda: self.environment())  # noqa: PLW0108 - it may be replaced
+            for n in range(self.config.environment.workers)
+        ]
         self.outcome: RunOutcome | None = None
 
     def go(self) -> World:
@@ -79,6 +85,7 @@ class World:
             engines=self.pool,
             learner=self.learner,
             environments=self.environment,
+            environment_workers=self.workers,
             prompts=NumberedPrompts(items),
             renderer=self.renderer,
             artifacts=self.artifacts,

@@ -36,6 +36,7 @@ CALLS = ("llm_call_started", "llm_call_finished")
 STEPS = ("env_step_started", "env_step_finished")
 LANDED = ("group_buffered", "group_filtered", "group_failed", "group_evicted", "group_discarded")
 BUFFER = ("group_buffered", "group_restored", "batch_taken", "group_evicted", "group_discarded")
+WORKERS = ("environment_worker_up", "environment_worker_lost", "environment_worker_restarted")
 ENGINES = ("engine_up", "engine_paused", "engine_resumed", "engine_lost", "engine_restarted")
 SYNCS = ("sync_started", "sync_acknowledged", "sync_failed")
 
@@ -140,6 +141,11 @@ METRICS: tuple[Metric, ...] = (
              CALLS),
     _histogram("rl_llm_call_duration_seconds", "rl.llm.call.duration", "s", "",
                "How long a call took, queue included.", CALLS, CALL_BOUNDS_S),
+    # Workers of environments
+    _gauge("rl_environment_workers", "rl.environment.workers", "{worker}", "state",
+           "Workers of environments by state; only where there are any.", ("run_started", "run_resumed", *WORKERS)),
+    _counter("rl_environment_worker_restarts_total", "rl.environment.worker.restarts", "{restart}", "",
+             "Restarts of workers of environments.", ("environment_worker_restarted",)),
     # Devices
     _counter("rl_gpu_allocated_seconds_total", "rl.gpu.allocated", "s", "pool phase gpu",
              "Seconds for which the device was sampled, by the trainer's phase.", ("device_sampled", "phase_entered")),

@@ -17,9 +17,13 @@ from click.testing import CliRunner
 
 from eventrain.adapters.cli.main import commands
 from eventrain.adapters.cli.opening import reader_of
+from eventrain.adapters.cli.scenario_file import load_scenario
 from eventrain.adapters.cli.status_report import RunStatus, status_lines, status_table
+from eventrain.adapters.simulated.simulation import simulate
+from eventrain.adapters.simulated.tape import Tape
 from eventrain.events.folder import RunFolder
 from eventrain.events.types import (
+    EnvironmentWorkerLost,
     RunFailed,
     RunFinished,
     TrajectoryDropped,
@@ -28,6 +32,7 @@ from eventrain.events.types import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 NOW_TS = 1_767_268_800_000_000_000 + 6_000_000_000
 
 
@@ -381,3 +386,19 @@ def test_a_log_whose_only_write_is_torn_is_not_called_empty(tmp_path, command):
     told = CliRunner().invoke(commands, arguments)
     assert told.exit_code == 2
     assert told.stderr == f"{tmp_path / 'run'}: nothing of the log can be read: its first write is not whole\n"
+
+
+def test_status_tells_of_workers_that_hold_environments() -> None:
+    """Each has its state, what it holds, and what was the matter with it; a run without them has no such row."""
+    scenario = load_scenario(SCENARIOS / "environment_worker_dies.toml")
+    records = simulate(scenario, Tape(0)).records
+    lost = next(record for record in records if isinstance(record.event, EnvironmentWorkerLost))
+    for upto, row, held in (
+        (lost.seq, r"environment-1 lost, holds [1-9]\d* environments: environment-1 died", True),
+        (len(records), r"environment-1 up, holds 0 environments, restarted 1 times", False),
+    ):
+        status = RunStatus.of(Path("run"), records[: upto + 1], being_written=True, now_ts=records[-1].ts)
+        text = plain("\n".join(status_lines(status)))
+        assert re.search(rf"^worker +{row}$", text, re.MULTILINE), text
+        one = status_table(status)["environment_workers"][1]
+        assert (one["name"], one["environments"] > 0) == ("environment-1", held)
