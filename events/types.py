@@ -574,8 +574,8 @@ class SyncVerified(Event):
     kind: Literal["sync_verified"] = "sync_verified"
     engine: str
     version: int
-    tensors: int
-    digest: str
+    tensors: int = Field(description="that the engine counted")
+    digest: str = Field(description="that the engine found")
     size_bytes: int
     seconds: float = Field(description="of the update that succeeded, from its announcement to the engine's receipt")
 
@@ -809,9 +809,9 @@ class WorkerLogged(Event):
     """A line that a worker on another machine logged as a warning or worse."""
 
     kind: Literal["worker_logged"] = "worker_logged"
-    level: Literal["warning", "error"]
-    line: str
-    origin: Origin
+    level: Literal["warning", "error"] = Field(description="as it was logged")
+    line: str = Field(description="as it was logged")
+    origin: Origin = Field(description="where and when it was logged")
 
 
 class LoopLagSampled(Event):

@@ -86,7 +86,7 @@ MUTANTS = (
         "readmission-version",
         "an engine that starts takes what was published meanwhile before it serves",
         "core/engine_pool.py",
-        "while version < self.view.trainer.published:  #",
+        "while weights.version < self.view.trainer.published:  #",
         "while False:  #",
     ),
     Mutant(
