@@ -65,7 +65,11 @@ class RemoteError(Exception):
 
 def encode_frame(message: list[Any]) -> bytes:
     """Return `message` as one length-prefixed frame. Raises TypeError for what msgpack cannot carry."""
-    body = msgspec.msgpack.encode(message)
+    return framed(msgspec.msgpack.encode(message))
+
+
+def framed(body: bytes) -> bytes:
+    """Return `body` with its length before it. Raises ValueError if it is too long for that."""
     if len(body) > FRAME_BYTES_MAX:
         raise ValueError(f"a message has at most {FRAME_BYTES_MAX} bytes, this one has {len(body)}")
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
