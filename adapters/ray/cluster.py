@@ -1,0 +1,237 @@
+"""A Ray cluster that this run is connected to, and the places in it that the run's workers were promised.
+
+All that blocks is done in one thread, which lives as long as the cluster is held: Ray's own processes, where there is
+no cluster to join, are bound by the kernel to the thread that started them, and die with it however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ...core.config import RunConfig
+from ...core.placement import Ask, asks
+from ..telemetry.devices.worker_thread import WorkerThread
+from ..wording import MissingExtra, require
+
+T = TypeVar("T")
+
+PORT = 6379
+"""Where a cluster listens if its address names no port."""
+KILL_S = 10.0
+CLOSE_S = 20.0
+STRATEGIES = {"pack": "PACK", "spread": "SPREAD"}
+
+
+class ClusterRefused(ValueError):
+    """The cluster cannot carry this run; the message is one line that says why, and what would do."""
+
+
+class RayCluster:
+    """The cluster at ``cluster.address``, or one of our own on this machine, with a place for every worker."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._section = config.cluster
+        self._thread: WorkerThread | None = None
+        self._ray: Any = None
+        self._group: Any = None
+        self._places: dict[str, tuple[Ask, int | None]] = {}
+        self.home = ""
+        """Ray's name of the node on which the controller runs."""
+
+    @property
+    def errors(self) -> Any:
+        """Ray's exceptions, once it is connected."""
+        return self._ray.exceptions
+
+    async def connect(self) -> None:
+        """Join or start the cluster and have every worker's place promised, within ``cluster.connect_s``. Idempotent.
+
+        Raises `ClusterRefused`. Cancelled or refused, it holds nothing afterwards.
+        """
+        if self._places:
+            return
+        where, limit_s = self._where, self._section.connect_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.ask(self._connect)
+        except TimeoutError:
+            self._let_go()
+            raise ClusterRefused(f"{where}: no answer within cluster.connect_s = {limit_s:g} s") from None
+        except BaseException:
+            self._let_go()
+            raise
+
+    async def place(self, name: str, wanted: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return ``wanted(options)``, made in the cluster's thread, with the options that put it in `name`'s place.
+
+        Raises `ClusterRefused` for a worker that has none.
+        """
+        await self.connect()
+        if name not in self._places:
+            raise ClusterRefused(f"{name} has no place in the cluster; there are: {', '.join(self._places)}")
+        ask, bundle = self._places[name]
+        options: dict[str, Any] = {"num_cpus": ask.cpus, "num_gpus": ask.gpus}
+        if bundle is not None:
+            strategies = require("ray.util.scheduling_strategies", "ray")
+            options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
+                placement_group=self._group, placement_group_bundle_index=bundle
+            )
+        return await self.ask(lambda: wanted(options))
+
+    def threads_of(self, name: str) -> float:
+        """Return how many CPU threads worker `name` was given; at least 1, also for one without a place."""
+        return max(1.0, self._places[name][0].cpus) if name in self._places else 1.0
+
+    async def kill(self, actor: Any) -> None:
+        """Kill an actor's process; waits at most `KILL_S` until that is asked for. Cancelling stops the wait alone."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KILL_S):
+                await self.ask(lambda: self._ray.kill(actor, no_restart=True))
+
+    async def close(self) -> None:
+        """Leave the cluster, and end it if it is ours; waits for that at most `CLOSE_S`. Idempotent."""
+        if self._thread is None:
+            return
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self.ask(self._leave)
+        finally:
+            self._let_go()
+
+    async def ask(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns in the cluster's thread. Cancelling no longer waits for it."""
+        if self._thread is None:
+            self._thread = WorkerThread("eventrain ray")
+        return await self._thread.ask(work)
+
+    def _let_go(self) -> None:
+        thread, self._thread = self._thread, None
+        self._places = {}
+        if thread is not None:
+            thread.end(self._leave)
+
+    # In the thread
+
+    def _connect(self) -> None:
+        if self._places:
+            return
+        ends = time.monotonic() + self._section.connect_s
+        try:
+            self._ray = require("ray", "ray")
+            require("ray.util.placement_group", "ray")
+        except MissingExtra as error:
+            raise ClusterRefused(str(error)) from error
+        logging.getLogger("ray").setLevel(logging.ERROR)  # what it says at its start is news to nobody
+        self._join(ends)
+        try:
+            self.home = self._ray.get_runtime_context().get_node_id()
+            self._reserve(ends)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _join(self, ends: float) -> None:
+        ray, address = self._ray, self._section.address
+        if ray.is_initialized():
+            raise ClusterRefused("this process is connected to a Ray cluster already, and Ray allows one")
+        if address:
+            _require_reachable(address, ends - time.monotonic())
+        options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            ray.init(**options, log_to_driver=False, configure_logging=False)
+        except (ray.exceptions.RayError, RuntimeError, OSError, ValueError) as error:
+            raise ClusterRefused(f"{self._where}: {_why(error)}") from error
+
+    def _reserve(self, ends: float) -> None:
+        """Have a place promised to every worker; one that asks for nothing goes anywhere."""
+        ray = self._ray
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        asked = asks(self._config, gpus_there=any(node.get("GPU", 0) > 0 for node in nodes))
+        refusal = misfit(asked, [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes])
+        if refusal:
+            raise ClusterRefused(f"{self._where}: {refusal}")
+        bundled = [ask for ask in asked if ask.cpus or ask.gpus]
+        places = {ask.worker: (ask, bundled.index(ask) if ask in bundled else None) for ask in asked}
+        if bundled:
+            groups = ray.util.placement_group
+            bundles = [_bundle(ask) for ask in bundled]
+            self._group = groups(bundles, strategy=STRATEGIES[self._section.spread])
+            if not self._group.wait(timeout_seconds=max(1.0, ends - time.monotonic())):
+                free = ray.available_resources()
+                raise ClusterRefused(
+                    f"{self._where}: no place for {_asked(asked)} within cluster.connect_s = "
+                    f"{self._section.connect_s:g} s; free are {free.get('CPU', 0):g} CPUs and "
+                    f"{free.get('GPU', 0):g} GPUs, in parts that may be too small"
+                )
+        self._places = places
+
+    def _leave(self) -> None:
+        ray, group = self._ray, self._group
+        self._group = None
+        if ray is None or not ray.is_initialized():
+            return
+        if group is not None:
+            with suppress(ray.exceptions.RayError):
+                ray.util.remove_placement_group(group)
+        ray.shutdown()
+
+    @property
+    def _where(self) -> str:
+        address = self._section.address
+        return f"the Ray cluster at '{address}'" if address else "Ray on this machine"
+
+
+def misfit(asked: Sequence[Ask], nodes: Sequence[tuple[float, float]]) -> str:
+    """Return why `nodes`, each with so many CPUs and GPUs, are too few for `asked`, in one line; empty: they may do."""
+    cpus, gpus = sum(ask.cpus for ask in asked), sum(ask.gpus for ask in asked)
+    has = f"it has {sum(node[0] for node in nodes):g} CPUs and {sum(node[1] for node in nodes):g} GPUs"
+    if cpus > sum(node[0] for node in nodes) or gpus > sum(node[1] for node in nodes):
+        return f"{_asked(asked)} ask for {cpus:g} CPUs and {gpus:g} GPUs, {has}"
+    for ask in asked:
+        if not any(ask.cpus <= node[0] and ask.gpus <= node[1] for node in nodes):
+            return f"{ask.worker} asks for {ask.cpus:g} CPUs and {ask.gpus:g} GPUs on one machine, and none has them"
+    return ""
+
+
+def _asked(asked: Sequence[Ask]) -> str:
+    """Return ``2 engines, 1 learner rank and 4 environment workers``."""
+    words = {"engine": "engine", "learner": "learner rank", "environment": "environment worker"}
+    counts = {role: sum(ask.role == role for ask in asked) for role in words}
+    parts = [f"{n} {words[role]}{'s' * (n > 1)}" for role, n in counts.items() if n]
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _bundle(ask: Ask) -> dict[str, float]:
+    return {name: amount for name, amount in (("CPU", ask.cpus), ("GPU", ask.gpus)) if amount}
+
+
+def _require_reachable(address: str, limit_s: float) -> None:
+    """Raise `ClusterRefused` unless something listens at `address`: Ray itself would try for long, and then abort."""
+    if address == "auto":
+        return
+    if "://" in address:
+        raise ClusterRefused(
+            f"cluster.address = '{address}': Ray Client cannot carry a run; give the head's host:port from a machine "
+            "of the cluster, or submit the run as a job and say 'auto'"
+        )
+    host, _, port = address.rpartition(":") if ":" in address else (address, "", str(PORT))
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=max(0.1, limit_s)).close()
+    except (OSError, ValueError) as error:
+        raise ClusterRefused(f"the Ray cluster at '{address}' cannot be reached: {_why(error)}") from error
+
+
+def _why(error: BaseException) -> str:
+    """Return the error's text as one line of bearable length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 400 else text[:397] + "..."

@@ -1,0 +1,58 @@
+"""One Ray of this machine for all tests of this folder: it takes some seconds to start."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventrain.adapters.ray import RayLauncher
+from eventrain.core.config import RunConfig
+
+TARGETS = Path(__file__).parent.parent
+"""Where `worker_target` is."""
+
+
+def configured(**cluster: Any) -> RunConfig:
+    """Return settings that ask for one engine, one learner rank and one environment worker, of a tiny share each."""
+    shares = {"engine_cpus": 0.1, "learner_cpus": 0.1, "environment_cpus": 0.1}
+    return RunConfig.model_validate(
+        {
+            "run": {"steps": 1, "name": "small"},
+            "model": {"path": "none"},
+            "data": {"kind": "generated", "size": 100},
+            "environment": {"kind": "none", "workers": 1},
+            "scheduler": {"groups_per_step": 2},
+            "cluster": {"kind": "ray", **shares, **cluster},
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[asyncio.Runner]:
+    """Give one event loop to all tests, because the workers that they share belong to one."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="session")
+def run(loop: asyncio.Runner) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Give a function that runs a coroutine to its end."""
+    return loop.run
+
+
+@pytest.fixture(scope="session")
+def launcher(loop: asyncio.Runner) -> Iterator[RayLauncher]:
+    """Start Ray, and end it."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    launcher = RayLauncher(configured(), modules=TARGETS)
+    loop.run(launcher.cluster.connect())
+    yield launcher
+    loop.run(launcher.close())
