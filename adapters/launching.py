@@ -90,3 +90,6 @@ class LocalLauncher:
         return await WorkerProcess.start(
             target, settings, name=name, log_path=log_path, deadline_s=deadline_s, env=env, python=python
         )
+
+
+LOCAL = LocalLauncher()

@@ -5,7 +5,8 @@ Ray places and carries, and no more: what is retried, restarted or given up is d
 
 from __future__ import annotations
 
-from .cluster import ClusterRefused, RayCluster
+from .bundles import ClusterRefused
+from .cluster import RayCluster
 from .launcher import RayLauncher
 from .worker import RayWorker
 

@@ -10,15 +10,18 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
 from ...core.config import RunConfig
-from ...core.placement import Ask, asks
+from ...core.placement import asks
 from ..telemetry.devices.worker_thread import WorkerThread
 from ..wording import MissingExtra, require
+from .bundles import ClusterRefused, Place, bundled, counted, misfit
+from .leftovers import Reaper
 
 T = TypeVar("T")
 
@@ -26,11 +29,9 @@ PORT = 6379
 """Where a cluster listens if its address names no port."""
 KILL_S = 10.0
 CLOSE_S = 20.0
+ANSWER_S = 1.0
+"""Left of ``cluster.connect_s`` for saying why there was no place."""
 STRATEGIES = {"pack": "PACK", "spread": "SPREAD"}
-
-
-class ClusterRefused(ValueError):
-    """The cluster cannot carry this run; the message is one line that says why, and what would do."""
 
 
 class RayCluster:
@@ -42,7 +43,8 @@ class RayCluster:
         self._thread: WorkerThread | None = None
         self._ray: Any = None
         self._group: Any = None
-        self._places: dict[str, tuple[Ask, int | None]] = {}
+        self._reaper: Reaper | None = None
+        self._places: dict[str, Place] = {}
         self.home = ""
         """Ray's name of the node on which the controller runs."""
 
@@ -77,18 +79,18 @@ class RayCluster:
         await self.connect()
         if name not in self._places:
             raise ClusterRefused(f"{name} has no place in the cluster; there are: {', '.join(self._places)}")
-        ask, bundle = self._places[name]
-        options: dict[str, Any] = {"num_cpus": ask.cpus, "num_gpus": ask.gpus}
-        if bundle is not None:
+        given = self._places[name]
+        options: dict[str, Any] = {"num_cpus": given.cpus, "num_gpus": given.gpus}
+        if given.bundle is not None:
             strategies = require("ray.util.scheduling_strategies", "ray")
             options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
-                placement_group=self._group, placement_group_bundle_index=bundle
+                placement_group=self._group, placement_group_bundle_index=given.bundle
             )
         return await self.ask(lambda: wanted(options))
 
     def threads_of(self, name: str) -> float:
         """Return how many CPU threads worker `name` was given; at least 1, also for one without a place."""
-        return max(1.0, self._places[name][0].cpus) if name in self._places else 1.0
+        return max(1.0, self._places[name].cpus) if name in self._places else 1.0
 
     async def kill(self, actor: Any) -> None:
         """Kill an actor's process; waits at most `KILL_S` until that is asked for. Cancelling stops the wait alone."""
@@ -147,72 +149,53 @@ class RayCluster:
             _require_reachable(address, ends - time.monotonic())
         options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if not address:
+            self._reaper = Reaper()
         try:
-            ray.init(**options, log_to_driver=False, configure_logging=False)
+            with self._reaper or nullcontext():
+                ray.init(**options, log_to_driver=False, configure_logging=False)
         except (ray.exceptions.RayError, RuntimeError, OSError, ValueError) as error:
+            self._leave()
             raise ClusterRefused(f"{self._where}: {_why(error)}") from error
+        _silence()
 
     def _reserve(self, ends: float) -> None:
         """Have a place promised to every worker; one that asks for nothing goes anywhere."""
         ray = self._ray
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         asked = asks(self._config, gpus_there=any(node.get("GPU", 0) > 0 for node in nodes))
-        refusal = misfit(asked, [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes])
+        places, bundles = bundled(asked, colocated=self._section.placement == "colocated")
+        refusal = misfit(asked, bundles, [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes])
         if refusal:
             raise ClusterRefused(f"{self._where}: {refusal}")
-        bundled = [ask for ask in asked if ask.cpus or ask.gpus]
-        places = {ask.worker: (ask, bundled.index(ask) if ask in bundled else None) for ask in asked}
-        if bundled:
-            groups = ray.util.placement_group
-            bundles = [_bundle(ask) for ask in bundled]
-            self._group = groups(bundles, strategy=STRATEGIES[self._section.spread])
-            if not self._group.wait(timeout_seconds=max(1.0, ends - time.monotonic())):
+        if bundles:
+            asked_for = ({"CPU": cpus, "GPU": gpus} for cpus, gpus in bundles)
+            resources = [{name: amount for name, amount in one.items() if amount} for one in asked_for]
+            self._group = ray.util.placement_group(resources, strategy=STRATEGIES[self._section.spread])
+            if not self._group.wait(timeout_seconds=max(1.0, ends - time.monotonic() - ANSWER_S)):
                 free = ray.available_resources()
                 raise ClusterRefused(
-                    f"{self._where}: no place for {_asked(asked)} within cluster.connect_s = "
+                    f"{self._where}: no place for {counted(asked)} within cluster.connect_s = "
                     f"{self._section.connect_s:g} s; free are {free.get('CPU', 0):g} CPUs and "
                     f"{free.get('GPU', 0):g} GPUs, in parts that may be too small"
                 )
         self._places = places
 
     def _leave(self) -> None:
-        ray, group = self._ray, self._group
-        self._group = None
-        if ray is None or not ray.is_initialized():
-            return
-        if group is not None:
-            with suppress(ray.exceptions.RayError):
-                ray.util.remove_placement_group(group)
-        ray.shutdown()
+        ray, group, left = self._ray, self._group, self._reaper
+        self._group = self._reaper = None
+        if ray is not None and ray.is_initialized():
+            if group is not None:
+                with suppress(ray.exceptions.RayError):
+                    ray.util.remove_placement_group(group)
+            ray.shutdown()
+        if left is not None:
+            left.reap()
 
     @property
     def _where(self) -> str:
         address = self._section.address
         return f"the Ray cluster at '{address}'" if address else "Ray on this machine"
-
-
-def misfit(asked: Sequence[Ask], nodes: Sequence[tuple[float, float]]) -> str:
-    """Return why `nodes`, each with so many CPUs and GPUs, are too few for `asked`, in one line; empty: they may do."""
-    cpus, gpus = sum(ask.cpus for ask in asked), sum(ask.gpus for ask in asked)
-    has = f"it has {sum(node[0] for node in nodes):g} CPUs and {sum(node[1] for node in nodes):g} GPUs"
-    if cpus > sum(node[0] for node in nodes) or gpus > sum(node[1] for node in nodes):
-        return f"{_asked(asked)} ask for {cpus:g} CPUs and {gpus:g} GPUs, {has}"
-    for ask in asked:
-        if not any(ask.cpus <= node[0] and ask.gpus <= node[1] for node in nodes):
-            return f"{ask.worker} asks for {ask.cpus:g} CPUs and {ask.gpus:g} GPUs on one machine, and none has them"
-    return ""
-
-
-def _asked(asked: Sequence[Ask]) -> str:
-    """Return ``2 engines, 1 learner rank and 4 environment workers``."""
-    words = {"engine": "engine", "learner": "learner rank", "environment": "environment worker"}
-    counts = {role: sum(ask.role == role for ask in asked) for role in words}
-    parts = [f"{n} {words[role]}{'s' * (n > 1)}" for role, n in counts.items() if n]
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def _bundle(ask: Ask) -> dict[str, float]:
-    return {name: amount for name, amount in (("CPU", ask.cpus), ("GPU", ask.gpus)) if amount}
 
 
 def _require_reachable(address: str, limit_s: float) -> None:
@@ -229,6 +212,16 @@ def _require_reachable(address: str, limit_s: float) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=max(0.1, limit_s)).close()
     except (OSError, ValueError) as error:
         raise ClusterRefused(f"the Ray cluster at '{address}' cannot be reached: {_why(error)}") from error
+
+
+def _silence() -> None:
+    """Keep Ray from printing a worker's death into the run's screen; events tell of it.
+
+    There is no setting for that: ``log_to_driver`` is about the output of workers alone.
+    """
+    private: Any = sys.modules.get("ray._private.worker")
+    if hasattr(private, "print_to_stdstream"):
+        private.print_to_stdstream = lambda *_, **__: None
 
 
 def _why(error: BaseException) -> str:

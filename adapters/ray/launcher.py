@@ -12,7 +12,8 @@ import msgspec
 from ...core.config import RunConfig
 from ..launching import NO_ENV
 from ..worker import WorkerFailed
-from .cluster import ClusterRefused, RayCluster
+from .bundles import ClusterRefused
+from .cluster import RayCluster
 from .worker import RayWorker, cause_of, settled
 
 CALLS_MAX = 16384

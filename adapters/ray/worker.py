@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +36,7 @@ class RayWorker:
         self.node = "" if said["home"] else str(said["node"])
         self._place = f"{name} (pid {said['pid']} on {said['node']})"
         self._pid: int | None = said["pid"] if said["home"] else None
+        self._process = _process_of(self._pid)
         self._log_path = log_path if said["home"] else None
         self._cluster = cluster
         self._actor = actor
@@ -110,6 +113,7 @@ class RayWorker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(KILL_S):
                     await self.wait_gone()
+                    await self._process_ended()
             self._end("was closed")
 
     async def _answer(self, ref: Any) -> Any:
@@ -125,6 +129,19 @@ class RayWorker:
             raise WorkerGone(self._gone) from error
         except errors.RayError as error:
             raise RemoteError(type(error).__name__, cause_of(error)) from error
+
+    async def _process_ended(self) -> None:
+        """Wait until its process, if that is one of this machine, has let go of all that it held."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        over: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(process, over.cancel)
+        try:
+            await asyncio.wait({over})
+        finally:
+            self._loop.remove_reader(process)
+            os.close(process)
 
     def _watch(self) -> None:
         """Learn of the actor's end, from a call that lasts as long as it does."""
@@ -192,6 +209,15 @@ def cause_of(error: BaseException) -> str:
             text = found.group(1)
             break
     return text[:300]
+
+
+def _process_of(pid: int | None) -> int | None:
+    """Return a descriptor that can be read once process `pid` has ended; None where there is no such thing."""
+    if pid is None or sys.platform != "linux":
+        return None
+    with suppress(OSError):  # it has ended already
+        return os.pidfd_open(pid)
+    return None
 
 
 def _tail_of(log_path: Path | None) -> str:

@@ -22,7 +22,8 @@ from ...core.ports import (
     PromptTooLong,
     SyncMode,
 )
-from ..worker import RemoteError, WorkerFailed, WorkerGone, WorkerProcess
+from ..launching import LOCAL, Launcher, Worker
+from ..worker import RemoteError, WorkerFailed, WorkerGone
 
 TARGET = "eventrain.adapters.torch.engine_process:make"
 
@@ -34,7 +35,7 @@ _TYPED: dict[str, type[PortError]] = {
 
 
 class TorchEngine:
-    """One engine in a process of its own. Its output is appended to `log_path`."""
+    """One engine in a worker of its own. Its output is appended to `log_path`."""
 
     def __init__(
         self,
@@ -44,14 +45,16 @@ class TorchEngine:
         rollout: RolloutSection,
         log_path: Path,
         deadlines: DeadlineSection,
+        launcher: Launcher = LOCAL,
     ) -> None:
         self.name = name
+        self._launcher = launcher
         self._model_path = model_path
         self._section = section
         self._rollout = rollout
         self._log_path = log_path
         self._deadlines = deadlines
-        self._worker: WorkerProcess | None = None
+        self._worker: Worker | None = None
         self._fresh = False
         """Whether the process is prepared and has no weights yet."""
 
@@ -76,7 +79,7 @@ class TorchEngine:
             "keep_cache": self._section.kv_after_sync == "keep",
         }
         try:
-            self._worker = await WorkerProcess.start(
+            self._worker = await self._launcher.start(
                 TARGET,
                 settings,
                 name=self.name,
