@@ -143,10 +143,11 @@ class RayCluster:
 
     def _join(self, ends: float) -> None:
         ray, address = self._ray, self._section.address
-        if ray.is_initialized():
-            raise ClusterRefused("this process is connected to a Ray cluster already, and Ray allows one")
         if address:
             _require_reachable(address, ends - time.monotonic())
+        if ray.is_initialized():
+            self._ray = None  # it is not ours to end
+            raise ClusterRefused("this process is connected to a Ray cluster already, and Ray allows one")
         options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if not address:

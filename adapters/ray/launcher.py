@@ -28,9 +28,12 @@ class RayLauncher:
         self._modules = modules
         self._workers: list[RayWorker] = []
 
-    @property
-    def workers(self) -> Sequence[RayWorker]:
-        """Those that are not known to have ended."""
+    async def connect(self) -> None:
+        """Join or start the cluster, where every worker has a place then; see `RayCluster.connect`."""
+        await self.cluster.connect()
+
+    def reporting(self) -> Sequence[RayWorker]:
+        """Return the workers that are not known to have ended."""
         self._workers = [worker for worker in self._workers if worker.alive]
         return self._workers
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from pydantic import ValidationError
@@ -25,6 +25,7 @@ from ...events.types import (
     TelemetryDropped,
     WorkerLogged,
 )
+from ..launching import Reporting
 from ..worker import RemoteError, WorkerGone
 
 EVERY_S = 1.0
@@ -40,22 +41,6 @@ TOLD: dict[str, type[DeviceSampled] | type[EngineSampled] | type[WorkerLogged]] 
     "engine_sampled": EngineSampled,
     "worker_logged": WorkerLogged,
 }
-
-
-class Reporting(Protocol):
-    """A worker that keeps what it has to tell; `RayWorker` is one."""
-
-    name: str
-    node: str
-
-    @property
-    def alive(self) -> bool:
-        """Whether it is not known to have ended."""
-        ...
-
-    async def reports(self, received: int, deadline_s: float) -> bytes:
-        """Return `Outbox.answer` of the worker. Raises `WorkerGone`, `RemoteError` and `TimeoutError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

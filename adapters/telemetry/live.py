@@ -26,7 +26,8 @@ from ...events.folder import RunFolder
 from ...events.reader import LogReader
 from ...events.record import Record
 from ...events.types import Event, TelemetryDegraded, TelemetryDropped
-from ..ray.reports import Reporting, collect
+from ..launching import Reporting
+from ..ray.reports import collect
 from .devices import DeviceSampler, LoopLagSampler, sources_for
 from .metrics.live import LiveMetrics
 from .traces.process import TraceFollower

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -53,6 +54,12 @@ class Target:
             "parent": os.getppid(),
             "variable": int(os.environ["WORKER_VARIABLE"]),
         }
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def warn(self, text: str) -> None:
+        logging.getLogger("target").warning(text)
 
     def _secret(self) -> None: ...
 

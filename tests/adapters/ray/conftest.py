@@ -6,31 +6,12 @@ import asyncio
 import importlib.util
 import os
 from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_controllers import TARGETS, configured
 
 from eventrain.adapters.ray import RayLauncher
-from eventrain.core.config import RunConfig
-
-TARGETS = Path(__file__).parent.parent
-"""Where `worker_target` is."""
-
-
-def configured(**cluster: Any) -> RunConfig:
-    """Return settings that ask for one engine, one learner rank and one environment worker, of a tiny share each."""
-    shares = {"engine_cpus": 0.1, "learner_cpus": 0.1, "environment_cpus": 0.1}
-    return RunConfig.model_validate(
-        {
-            "run": {"steps": 1, "name": "small"},
-            "model": {"path": "none"},
-            "data": {"kind": "generated", "size": 100},
-            "environment": {"kind": "none", "workers": 1},
-            "scheduler": {"groups_per_step": 2},
-            "cluster": {"kind": "ray", **shares, **cluster},
-        }
-    )
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def test_a_colocated_rank_has_half_of_its_engines_gpu() -> None:
 
 def test_gpus_of_an_engine_that_has_several_cannot_be_shared() -> None:
     """Ray divides one GPU, not two: the refusal says what would do."""
-    with pytest.raises(ClusterRefused, match="learner-0 cannot share an engine's 2 GPUs in Ray.*say 'split'"):
+    with pytest.raises(ClusterRefused, match=r"learner-0 cannot share an engine's 2 GPUs in Ray.*say 'split'"):
         bundled(asked(2), colocated=True)
 
 
@@ -46,8 +46,10 @@ def test_gpus_of_an_engine_that_has_several_cannot_be_shared() -> None:
         ([(1.0, 2.0), (2.0, 1.0)], ""),
         (
             [(2.0, 3.0)],
-            "1 engine, 1 learner rank and 1 environment worker ask for 3 CPUs and 3 GPUs, it has 2 CPUs and 3 GPUs; "
-            "cluster.engine_cpus and its like say how many each is given",
+            (
+                "1 engine, 1 learner rank and 1 environment worker ask for 3 CPUs and 3 GPUs, it has 2 CPUs and 3 "
+                "GPUs; cluster.engine_cpus and its like say how many each is given"
+            ),
         ),
         ([(8.0, 1.0)] * 3, "a worker asks for 1 CPUs and 2 GPUs on one machine, and none has as many"),
     ],

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from eventrain.adapters.launching import Reporting
 from eventrain.adapters.ray.outbox import Outbox, OutboxHandler
 from eventrain.adapters.ray.own_use import OwnUse
-from eventrain.adapters.ray.reports import DEADLINE_S, SILENCES_MAX, Reporting, Round, collect
+from eventrain.adapters.ray.reports import DEADLINE_S, SILENCES_MAX, Round, collect
 from eventrain.adapters.simulated.virtual_time import run_virtual
 from eventrain.adapters.worker import WorkerGone
 from eventrain.events.types import DeviceSampled, Event, TelemetryDegraded, TelemetryDropped, WorkerLogged
