@@ -21,6 +21,16 @@ WATCH_AGAIN_S = 1.0
 GONE_S = 2.0
 """How long a call that failed with its actor waits to learn how the actor ended."""
 KILL_S = 10.0
+CAUSE_CHARS_MAX = 300
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+WHY = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"Worker exit detail: (.+?)(?: Some common causes include|$)",
+        r"(The actor is dead because .+)",
+        r"(The actor died because .+)",
+    )
+)
 
 
 class RayWorker:
@@ -197,18 +207,17 @@ def when_settled(
 
 
 def cause_of(error: BaseException) -> str:
-    """Return why Ray says that something ended, as one line: the last sentence of its story that says why."""
-    text = " ".join(str(error).split())
-    for pattern in (
-        r"Worker exit detail: (.+)",
-        r"(The actor is dead because .+)",
-        r"(The actor died because .+)",
-    ):
-        found = re.search(pattern, text)
+    """Return why Ray says that something ended, as one line: the sentence of its story that says why."""
+    lines = [line.strip() for line in COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    if getattr(error, "actor_init_failed", False):
+        return lines[-1]  # a traceback, of which this is the error
+    text = " ".join(lines) or type(error).__name__
+    for pattern in WHY:
+        found = pattern.search(text)
         if found:
             text = found.group(1)
             break
-    return text[:300]
+    return text if len(text) <= CAUSE_CHARS_MAX else text[: CAUSE_CHARS_MAX - 3] + "..."
 
 
 def _process_of(pid: int | None) -> int | None:

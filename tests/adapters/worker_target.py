@@ -58,6 +58,9 @@ class Target:
     def pid(self) -> int:
         return os.getpid()
 
+    def prefix(self) -> str:
+        return sys.prefix
+
     def warn(self, text: str) -> None:
         logging.getLogger("target").warning(text)
 
