@@ -126,7 +126,8 @@ class ClusterSection(Section):
     )
     address: str = Field(
         "",
-        description="Of the Ray cluster, such as '10.0.0.1:6379', or 'auto'; default: a Ray of its own on this machine.",
+        description="Of the Ray cluster, such as '10.0.0.1:6379', or 'auto'; default: a Ray of its own, on this "
+        "machine.",
     )
     placement: Literal["split", "colocated"] = Field(
         "split",
