@@ -77,9 +77,9 @@ class RayCluster:
         Raises `ClusterRefused` for a worker that has none.
         """
         await self.connect()
-        if name not in self._places:
+        given = self._given(name)
+        if given is None:
             raise ClusterRefused(f"{name} has no place in the cluster; there are: {', '.join(self._places)}")
-        given = self._places[name]
         options: dict[str, Any] = {"num_cpus": given.cpus, "num_gpus": given.gpus}
         if given.bundle is not None:
             strategies = require("ray.util.scheduling_strategies", "ray")
@@ -90,7 +90,8 @@ class RayCluster:
 
     def threads_of(self, name: str) -> float:
         """Return how many CPU threads worker `name` was given; at least 1, also for one without a place."""
-        return max(1.0, self._places[name].cpus) if name in self._places else 1.0
+        given = self._given(name)
+        return max(1.0, given.cpus) if given is not None else 1.0
 
     async def kill(self, actor: Any) -> None:
         """Kill an actor's process; waits at most `KILL_S` until that is asked for. Cancelling stops the wait alone."""
@@ -120,6 +121,10 @@ class RayCluster:
         self._places = {}
         if thread is not None:
             thread.end(self._leave)
+
+    def _given(self, name: str) -> Place | None:
+        """Return the place of `name`; a learner rank that is alone may be called ``learner``."""
+        return self._places.get(name, self._places.get(f"{name}-0"))
 
     # In the thread
 
