@@ -162,7 +162,7 @@ class RayCluster:
                 ray.init(**options, log_to_driver=False, configure_logging=False)
         except (ray.exceptions.RayError, RuntimeError, OSError, ValueError) as error:
             self._leave()
-            raise ClusterRefused(f"{self._where}: {_why(error)}") from error
+            raise ClusterRefused(f"{self._where}: {_why(error)}{_hint(error, address)}") from error
         _silence()
 
     def _reserve(self, ends: float) -> None:
@@ -228,6 +228,13 @@ def _silence() -> None:
     private: Any = sys.modules.get("ray._private.worker")
     if hasattr(private, "print_to_stdstream"):
         private.print_to_stdstream = lambda *_, **__: None
+
+
+def _hint(error: BaseException, address: str) -> str:
+    """Return what may be wrong where something listens and will not have us: Ray does not say."""
+    if isinstance(error, ConnectionError) and address:
+        return "; something listens there: is it a Ray head, and are RAY_AUTH_MODE and RAY_AUTH_TOKEN those of it?"
+    return ""
 
 
 def _why(error: BaseException) -> str:
