@@ -301,6 +301,9 @@ class TelemetrySection(Section):
     device_interval_s: float = Field(
         1.0, gt=0, description="Seconds between two samples; one is also taken where the trainer's phase changes."
     )
+    engine_interval_s: float = Field(
+        2.0, gt=0, description="Seconds between two questions to engines that count their own load, such as vLLM."
+    )
     ray_metrics: Several[Annotated[str, Field(pattern=_URL, examples=["http://10.0.0.7:8080"])]] = Field(
         (), description="URLs of the /metrics pages of Ray nodes whose devices are sampled too."
     )

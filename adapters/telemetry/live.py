@@ -29,6 +29,7 @@ from ...events.types import Event, TelemetryDegraded, TelemetryDropped
 from ..launching import Reporting
 from ..ray.reports import collect
 from .devices import DeviceSampler, LoopLagSampler, sources_for
+from .engine_load import EngineLoadSampler
 from .metrics.live import LiveMetrics
 from .traces.process import TraceFollower
 from .trackers import Trackers
@@ -66,7 +67,7 @@ class Telemetry:
         self._metrics = metrics if metrics.wanted else None
         self._trackers: Trackers | None = None
         self._traces: TraceFollower | None = None
-        self._samplers: list[tuple[Part, DeviceSampler | LoopLagSampler]] = [
+        self._samplers: list[tuple[Part, DeviceSampler | LoopLagSampler | EngineLoadSampler]] = [
             ("metrics", LoopLagSampler(bus, view, unsaved_max=unsaved_max))
         ]
         sources = sources_for(config, run.ports)
@@ -76,6 +77,11 @@ class Telemetry:
             )
             self._samplers.append(("devices", devices))
         self._workers = workers
+        loads = EngineLoadSampler(
+            bus, run.ports.clock, run.ports.engines, section.engine_interval_s, view, unsaved_max=unsaved_max
+        )
+        if loads.engines:
+            self._samplers.append(("metrics", loads))
         self._unsaid: list[Event] = []
 
     async def tell(self) -> None:
