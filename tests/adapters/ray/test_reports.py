@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from eventrain.adapters.launching import Reporting
@@ -216,3 +217,13 @@ def test_a_worker_measures_what_it_uses_itself() -> None:
     assert (event.utilization, event.window_s, event.source) == (0.25, 2.0, "process")
     assert event.memory_bytes > 1_000_000
     assert second["utilization"] == 1.0
+
+
+def test_what_came_since_the_last_answer_is_kept_when_that_is_acknowledged() -> None:
+    """Only what the controller says it has is forgotten."""
+    outbox = Outbox(now_ns=lambda: 7)
+    outbox.put("worker_logged", {"line": "a"})
+    assert msgspec.msgpack.decode(outbox.answer(0, 3)) == [3, 7, 0, [[7, {"kind": "worker_logged", "line": "a"}]]]
+    outbox.put("worker_logged", {"line": "b"})
+    assert msgspec.msgpack.decode(outbox.answer(1, 3))[2:] == [1, [[7, {"kind": "worker_logged", "line": "b"}]]]
+    assert msgspec.msgpack.decode(outbox.answer(2, 3))[2:] == [2, []]
