@@ -108,7 +108,7 @@ TYPES = {
 """Types of tensors by their names in safetensors."""
 
 
-def tensors_of(bucket: Bucket, data: bytearray) -> dict[str, torch.Tensor]:
+def tensors_of(bucket: Bucket, data: memoryview) -> dict[str, torch.Tensor]:
     """Return the tensors of a bucket, on the CPU; they share the memory of its bytes, `data`."""
     return {
         spec.name: torch.frombuffer(part, dtype=TYPES[spec.dtype]).reshape(spec.shape)

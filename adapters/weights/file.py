@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -180,6 +181,9 @@ class WeightsWriter:
 class WeightsFile:
     """A file of weights, open for reading. To be closed, or used as a context manager.
 
+    It is mapped into memory and not read: bytes that are copied to a model at once need no memory of their own, and the
+    pages of a file that several engines map are there once. An error of the file system on the way ends the process.
+
     Raises `WeightsDamaged` when it is missing or its header is not usable.
     """
 
@@ -191,6 +195,7 @@ class WeightsFile:
             raise WeightsDamaged(f"{path} cannot be read: {error}") from error
         try:
             self.buckets = self._read_header()
+            self._map = self._mapped()
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -204,22 +209,18 @@ class WeightsFile:
         """Return the digest of the file if its buckets have these checksums."""
         return digest_of(self.specs, checksums)
 
-    def read(self, number: int) -> tuple[bytearray, str]:
-        """Return the bytes of bucket `number` and their checksum, as they are. Raises `WeightsDamaged` for too few."""
+    def read(self, number: int) -> tuple[memoryview, str]:
+        """Return the bytes of bucket `number` and their checksum, as they are. They outlive the closing of the file.
+
+        Writing to them changes the file for nobody. Raises `WeightsDamaged` if there are too few.
+        """
         bucket = self.buckets[number]
-        data = bytearray(bucket.size_bytes)
-        view, done = memoryview(data), 0
-        while done < bucket.size_bytes:
-            try:
-                count = os.preadv(self._descriptor, [view[done:]], bucket.start + done)
-            except OSError as error:
-                raise WeightsDamaged(f"{self.path} cannot be read: {error}") from error
-            if count == 0:
-                raise WeightsDamaged(f"{self.path} ends within bucket {number}")
-            done += count
+        data = memoryview(self._map)[bucket.start : bucket.start + bucket.size_bytes]
+        if len(data) < bucket.size_bytes:
+            raise WeightsDamaged(f"{self.path} ends within bucket {number}")
         return data, blake3(data, max_threads=blake3.AUTO).hexdigest(DIGEST_BYTES)
 
-    def verified(self, number: int) -> bytearray:
+    def verified(self, number: int) -> memoryview:
         """Return the bytes of bucket `number`. Raises `WeightsDamaged` unless they have the checksum that is said."""
         data, checksum = self.read(number)
         if checksum != self.buckets[number].checksum:
@@ -228,7 +229,7 @@ class WeightsFile:
         return data
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. What was read of it stays, as long as somebody holds it."""
         os.close(self._descriptor)
 
     def __enter__(self) -> WeightsFile:
@@ -238,6 +239,12 @@ class WeightsFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _mapped(self) -> mmap.mmap:
+        try:
+            return mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise WeightsDamaged(f"{self.path} cannot be mapped into memory: {error}") from error
 
     def _read_header(self) -> tuple[Bucket, ...]:
         length = int.from_bytes(os.pread(self._descriptor, LENGTH_BYTES, 0), "little")

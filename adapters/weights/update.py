@@ -17,7 +17,7 @@ class Arrived(NamedTuple):
     """A bucket and its bytes."""
 
     bucket: Bucket
-    data: bytearray
+    data: memoryview
 
 
 class Updates:

@@ -1,0 +1,189 @@
+"""Weight sync: from pausing the engines to resuming them, beside the bare copy of the same bytes.
+
+    python benchmarks/bench_sync.py [--megabytes 512] [--quick]
+
+All engines take the weights at once, each in a process of its own: announce, pause, every bucket read, verified by its
+hash and copied, the receipt compared, resume. The limit is the same number of processes that read the same file into
+memory that they have, and do nothing else. Simulated engines hold bytes and no model; the real one is the PyTorch
+engine with a model of about the given size, which has a request in flight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from eventrain.adapters.torch.engine import TorchEngine
+from eventrain.adapters.torch.weights import publish_weights
+from eventrain.adapters.worker import WorkerProcess
+from eventrain.core.config import DeadlineSection, EngineSection, RolloutSection
+from eventrain.core.ports import GenerateRequest, Receipt, SyncMode, Weights
+from eventrain.core.weight_update import update
+
+BUCKET_BYTES = 64 * 2**20
+HERE = str(Path(__file__).parent)
+
+
+class Remote:
+    """A simulated engine, from the controller's side."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self.worker = worker
+
+    async def pause(self, mode: SyncMode) -> None:
+        """Pause."""
+        await self.worker.call("pause")
+
+    async def resume(self) -> None:
+        """Resume."""
+        await self.worker.call("resume")
+
+    async def begin_update(self, weights: Weights, lease: int) -> None:
+        """Begin."""
+        await self.worker.call("begin_update", weights=weights.path, version=weights.version, lease=lease)
+
+    async def transfer(self, bucket: int, lease: int) -> None:
+        """Take a bucket."""
+        await self.worker.call("transfer", bucket=bucket, lease=lease)
+
+    async def finish_update(self, lease: int) -> Receipt:
+        """Finish."""
+        return Receipt(**await self.worker.call("finish_update", lease=lease))
+
+
+def model_of(megabytes: int) -> LlamaForCausalLM:
+    """Return a random model of about that size in float32, of many equal layers."""
+    width, layers = 512, max(1, round(megabytes * 2**20 / 4 / (16 * 512 * 512)))
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        max_position_embeddings=256,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+async def timed(work: Sequence[Callable[[], Awaitable[object]]]) -> float:
+    """Return the seconds until all of `work`, begun together, is done."""
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for one in work:
+            tasks.create_task(_awaited(one))
+    return time.perf_counter() - began
+
+
+async def _awaited(work: Callable[[], Awaitable[object]]) -> None:
+    await work()
+
+
+async def synced(engine: Remote | TorchEngine, weights: Weights, lease: int) -> None:
+    """Take an engine through one sync."""
+    await engine.pause("pause")
+    await update(engine, weights, lease)  # type: ignore[arg-type]
+    await engine.resume()
+
+
+async def simulated(count: int, weights: Weights, size: int, rounds: int) -> tuple[float, float]:
+    """Return median seconds of a sync of `count` engines, and of the bare copy."""
+    workers: list[WorkerProcess] = []
+    try:
+        for number in range(count):
+            workers.append(  # noqa: PERF401 - those that came up are closed where one does not
+                await WorkerProcess.start(
+                    "_sync_engine:make",
+                    {"size_bytes": size},
+                    name=f"engine-{number}",
+                    log_path=None,
+                    deadline_s=60,
+                    env={"PYTHONPATH": HERE},
+                )
+            )
+        engines = [Remote(worker) for worker in workers]
+        syncs, copies = [], []
+        for lease in range(rounds + 1):
+            copy = [lambda worker=worker: worker.call("raw", weights=weights.path) for worker in workers]
+            copies.append(await timed(copy))
+            work = [lambda engine=engine, lease=lease: synced(engine, weights, lease) for engine in engines]
+            syncs.append(await timed(work))
+        return median(syncs[1:]), median(copies[1:])  # the first touch the memory for the first time
+    finally:
+        for worker in workers:
+            await worker.close(5)
+
+
+async def real(model: Path, weights: Weights, folder: Path, rounds: int) -> float:
+    """Return median seconds of a sync of one PyTorch engine with a request in flight."""
+    rollout = RolloutSection(max_tokens=200, context_tokens=256)
+    section = EngineSection(device="cpu", slots=2)
+    engine = TorchEngine("engine-0", model, section, rollout, folder / "log", DeadlineSection())
+    try:
+        await engine.start(weights)
+        seconds = []
+        async with asyncio.TaskGroup() as tasks:
+            for lease in range(rounds):
+                request = GenerateRequest(f"{lease}/0/0", [1, 2, 3], 200, 1.0, 1.0, (), lease)
+                asked = tasks.create_task(engine.generate(request))
+                while await engine.occupancy() != (1, 0):  # noqa: ASYNC110 - until it decodes
+                    await asyncio.sleep(0.01)
+                seconds.append(await timed([lambda lease=lease: synced(engine, weights, lease)]))
+                asked.cancel()
+        return median(seconds)
+    finally:
+        await engine.close()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description="Time of a weight sync, beside the bare copy of the same bytes."
+    )
+    parser.add_argument("--megabytes", type=int, default=512)
+    parser.add_argument("--quick", action="store_true", help="an eighth of the bytes, two rounds")
+    parser.add_argument("--folder", help="where the weights lie; default: /dev/shm where there is one")
+    arguments = parser.parse_args()
+    megabytes, rounds = (arguments.megabytes // 8, 2) if arguments.quick else (arguments.megabytes, 5)
+    base = arguments.folder or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory(dir=base) as name:
+        folder = Path(name)
+        model = model_of(megabytes)
+        model.config.save_pretrained(folder)
+        path = folder / "0.safetensors"
+        written = publish_weights(model, path, BUCKET_BYTES)
+        del model
+        weights = Weights(0, str(path), written["tensors"], written["buckets"], written["digest"])
+        size = written["size_bytes"]
+        print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+        print(f"{size / 1e6:,.0f} MB in {weights.buckets} buckets, in {base or 'the temporary folder'}\n")
+        print(f"{'engines':22}{'pause to resume':>17}{'bare copy':>12}{'ratio':>8}{'MB/s, all':>12}")
+        for count in (1, 2, 4):
+            sync_s, copy_s = asyncio.run(simulated(count, weights, size, rounds))
+            row(f"{count} simulated", sync_s, copy_s, count * size)
+            if count == 1:
+                single_s = copy_s
+        row("1 real (PyTorch)", asyncio.run(real(folder, weights, folder, rounds)), single_s, size)
+
+
+def row(name: str, sync_s: float, copy_s: float, size: int) -> None:
+    """Print one."""
+    print(
+        f"{name:22}{f'{sync_s * 1e3:,.0f} ms':>17}{f'{copy_s * 1e3:,.0f} ms':>12}{sync_s / copy_s:>8.2f}"
+        f"{size / sync_s / 1e6:>12,.0f}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
