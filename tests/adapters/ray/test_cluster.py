@@ -146,3 +146,11 @@ def test_an_address_that_nobody_listens_at_is_refused_at_once() -> None:
         f"the Ray cluster at '127.0.0.1:{port}' cannot be reached: "
     )
     assert "Ray Client cannot carry a run" in said_by(controller("ray://127.0.0.1:10001"))
+
+
+def test_a_cluster_that_does_not_answer_in_time_is_refused() -> None:
+    """The deadline covers a Ray of our own too; what was begun of it is not waited for."""
+    pytest.importorskip("ray")
+    assert said_by(controller(connect_s=0.3)) == (
+        "Ray on this machine: no answer within cluster.connect_s = 0.3 s"
+    )
