@@ -6,7 +6,7 @@ process of this machine (`worker.WorkerProcess`) or an actor of a Ray cluster is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,6 +50,25 @@ class Worker(Protocol):
         ...
 
 
+class Reporting(Protocol):
+    """A worker that keeps what it has to tell until it is asked."""
+
+    name: str
+    node: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is not known to have ended."""
+        ...
+
+    async def reports(self, received: int, deadline_s: float) -> bytes:
+        """Return what it has to tell since item `received`; see `ray.outbox`.
+
+        Raises `WorkerGone`, `RemoteError` while it cannot be reached, and `TimeoutError` after `deadline_s`.
+        """
+        ...
+
+
 class Launcher(Protocol):
     """Starts workers. A worker's `name` says what it is given: ``engine-0``, ``learner-1``, ``environment-0``."""
 
@@ -72,6 +91,22 @@ class Launcher(Protocol):
         ...
 
 
+    async def connect(self) -> None:
+        """Make sure that workers can be started. Idempotent.
+
+        Raises ValueError with one line where they cannot. Cancelled or failed, it holds nothing afterwards.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of what it holds, once all workers are closed. Idempotent."""
+        ...
+
+    def reporting(self) -> Iterable[Reporting]:
+        """Return the workers, not known to have ended, whose reports are to be brought home."""
+        ...
+
+
 class LocalLauncher:
     """Starts processes of this machine."""
 
@@ -90,3 +125,16 @@ class LocalLauncher:
         return await WorkerProcess.start(
             target, settings, name=name, log_path=log_path, deadline_s=deadline_s, env=env, python=python
         )
+
+    async def connect(self) -> None:
+        """Do nothing: this machine is there."""
+
+    async def close(self) -> None:
+        """Do nothing: each worker was closed."""
+
+    def reporting(self) -> Iterable[Reporting]:
+        """Return none: they write to files of this machine."""
+        return ()
+
+
+LOCAL = LocalLauncher()

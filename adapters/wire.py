@@ -20,18 +20,35 @@ from .data import eval_prompt_source, prompt_source
 from .environments import environment_factory
 from .environments.crossing import pack_item
 from .environments.workers import WorkerEnvironments
-from .launching import LocalLauncher
+from .launching import LOCAL, Launcher
 from .renderer import HuggingFaceRenderer
 from .torch.engine import TorchEngine
 from .torch.learner import TorchLearner
 
 
-def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | None = None) -> Ports:
+def launcher_of(config: RunConfig, base: Path) -> Launcher:
+    """Return where the workers of `config` are started. Nothing is started, and no cluster joined."""
+    if config.cluster.kind == "ray":
+        from .ray import RayLauncher
+
+        return RayLauncher(config, modules=base.resolve())
+    return LOCAL
+
+
+def build(
+    config: RunConfig,
+    folder: RunFolder,
+    base: Path,
+    *,
+    after: Record | None = None,
+    launcher: Launcher = LOCAL,
+) -> Ports:
     """Return the ports that `config` asks for. Nothing is started yet.
 
-    Relative paths start at `base`. `after` is the last record of the log that a resumed run goes on with. Raises
-    ValueError with one line when the data, the environment or the model folder cannot be used, when there are too
-    few prompts, when this machine has no device of that name, or when the first prompt does not fit the context.
+    Relative paths start at `base`. `launcher` starts what works elsewhere. `after` is the last record of the log that
+    a resumed run goes on with. Raises ValueError with one line when the data, the environment or the model folder
+    cannot be used, when there are too few prompts, when this machine has no device of that name, or when the first
+    prompt does not fit the context.
     """
     model_path = (base / config.model.path).resolve()
     prompts = prompt_source(config.data, config.run.seed, base)
@@ -47,6 +64,7 @@ def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | N
                 config.rollout,
                 folder.logs / f"engine-{number}.log",
                 config.deadlines,
+                launcher,
             )
             for number in range(config.engine.count)
         ],
@@ -60,9 +78,10 @@ def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | N
             config.rollout.temperature,
             folder.logs / "learner.log",
             config.deadlines,
+            launcher,
         ),
         environments=environment_factory(config.environment, config.rollout, base),
-        environment_workers=_environment_workers(config, folder, base),
+        environment_workers=_environment_workers(config, folder, base, launcher),
         prompts=prompts,
         renderer=HuggingFaceRenderer(model_path),
         artifacts=FolderArtifacts(folder.path),
@@ -76,13 +95,15 @@ def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | N
             "base": str(base.resolve()),
         },
     )
-    _require_devices(config)
+    if launcher is LOCAL:  # elsewhere are other devices
+        _require_devices(config)
     asyncio.run(_require_room(config, ports))
     return ports
 
 
-def _environment_workers(config: RunConfig, folder: RunFolder, base: Path) -> list[WorkerEnvironments]:
-    launcher = LocalLauncher()
+def _environment_workers(
+    config: RunConfig, folder: RunFolder, base: Path, launcher: Launcher
+) -> list[WorkerEnvironments]:
     return [
         WorkerEnvironments(
             name,

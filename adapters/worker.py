@@ -65,7 +65,11 @@ class RemoteError(Exception):
 
 def encode_frame(message: list[Any]) -> bytes:
     """Return `message` as one length-prefixed frame. Raises TypeError for what msgpack cannot carry."""
-    body = msgspec.msgpack.encode(message)
+    return framed(msgspec.msgpack.encode(message))
+
+
+def framed(body: bytes) -> bytes:
+    """Return `body` with its length before it. Raises ValueError if it is too long for that."""
     if len(body) > FRAME_BYTES_MAX:
         raise ValueError(f"a message has at most {FRAME_BYTES_MAX} bytes, this one has {len(body)}")
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
@@ -238,7 +242,7 @@ class WorkerProcess:
             how = f"was killed by {signal.Signals(-code).name}"
         else:
             how = f"ended with exit code {code}"
-        tail = _last_lines(self._output)
+        tail = last_lines(self._output)
         return f"{self.name} (pid {self.pid}) {how}" + (f": {tail}" if tail else "")
 
     # Ending
@@ -373,7 +377,7 @@ def _read(answer: asyncio.Future[Any]) -> None:
         answer.exception()
 
 
-def _last_lines(output: IO[bytes]) -> str:
+def last_lines(output: IO[bytes]) -> str:
     """Return the last lines of what the child wrote, as one line."""
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - TAIL_BYTES))

@@ -29,6 +29,7 @@ from ...events.reader import TornTail, cut_torn_tail
 from ...events.record import Record
 from ...events.types import Event
 from ..garbage import settle
+from ..launching import LOCAL, Launcher
 from ..simulated.foresight import refusal
 from .config_file import changed_config
 from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput, CommandFailed
@@ -101,10 +102,11 @@ def execute(config: RunConfig, folder: RunFolder, base: Path, *, debug: bool = F
     `base` is where relative paths of the configuration start. Raises `BadInput` when the parts cannot be built.
     The traceback of whatever ends the run is written to the run's ``logs`` folder.
     """
-    with _traceback_kept(folder):
-        ports = _built(config, folder, base)
+    with _traceback_kept(folder), _launching(config, base) as launcher:
+        ports = _built(config, folder, base, launcher)
         with _written(folder, config) as (writer, payloads):
-            return _conducted(config, ports, Bus(ports.clock, writer), payloads, folder, debug=debug)
+            bus = Bus(ports.clock, writer)
+            return _conducted(config, ports, bus, payloads, folder, launcher, debug=debug)
 
 
 def execute_resumed(
@@ -116,7 +118,7 @@ def execute_resumed(
     or not with these settings, or its parts cannot be built; then the folder is as it was, but for a torn tail of the
     log, whose bytes are kept beside it.
     """
-    with _traceback_kept(folder), folder.lock():
+    with _traceback_kept(folder), folder.lock(), contextlib.ExitStack() as held:
         torn, past = _what_is_there(folder)
         config, last = past.config, past.last
         assert last is not None
@@ -124,7 +126,9 @@ def execute_resumed(
             config = changed_config(config, overrides)
             _require_changeable(folder, past, config)
             require_progress(config)
-        ports = _built(config, folder, Path(past.started.base or "."), after=last)
+        base = Path(past.started.base or ".")
+        launcher = held.enter_context(_launching(config, base))
+        ports = _built(config, folder, base, launcher, after=last)
         named = past.started.run  # of all segments, whatever the run is called by now
         with _written(folder, config, named=named, next_seq=last.seq + 1, locked=True) as (writer, payloads):
             opening = opening_of(
@@ -133,7 +137,7 @@ def execute_resumed(
             click.echo("\n".join(resumed_lines(config.run.name, opening)), err=True)
             bus = Bus(ports.clock, writer, next_seq=last.seq + 1)
             return _conducted(
-                config, ports, bus, payloads, folder, past=past, opening=opening, debug=debug
+                config, ports, bus, payloads, folder, launcher, past=past, opening=opening, debug=debug
             )
 
 
@@ -153,13 +157,38 @@ def _require_changeable(folder: RunFolder, past: Past, config: RunConfig) -> Non
         raise BadInput([f"{folder.path}: {line}" for line in lines])
 
 
-def _built(config: RunConfig, folder: RunFolder, base: Path, after: Record | None = None) -> Ports:
+@contextlib.contextmanager
+def _launching(config: RunConfig, base: Path) -> Iterator[Launcher]:
+    """Hold what starts the run's workers. Raises `BadInput` where there is no place for them."""
+    with _refusing():
+        from ..wire import launcher_of
+
+        launcher = launcher_of(config, base)
+        if launcher is not LOCAL and sys.stderr.isatty():
+            click.echo(f"{config.run.name}: connecting to {config.cluster.kind} ...", err=True)
+        asyncio.run(launcher.connect())
+    try:
+        yield launcher
+    finally:
+        asyncio.run(launcher.close())
+
+
+def _built(
+    config: RunConfig, folder: RunFolder, base: Path, launcher: Launcher, after: Record | None = None
+) -> Ports:
     if sys.stderr.isatty():
         click.echo(f"{config.run.name}: loading libraries and data ...", err=True)
-    try:
+    with _refusing():
         from ..wire import build
 
-        return build(config, folder, base, after=after)
+        return build(config, folder, base, after=after, launcher=launcher)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn what says that this run cannot be made here into `BadInput`."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(error.name or "")
         if extra is None:
@@ -175,6 +204,7 @@ def _conducted(
     bus: Bus,
     payloads: PayloadStore,
     folder: RunFolder,
+    launcher: Launcher,
     *,
     past: Past | None = None,
     opening: Sequence[Event] = (),
@@ -184,7 +214,7 @@ def _conducted(
     run = Run(config, ports, bus, payloads, past=past, opening=opening)
     settle()
     with Screen(config, folder.path, debug=debug) as screen:
-        outcome = asyncio.run(_supervised(run, screen, folder))
+        outcome = asyncio.run(_supervised(run, screen, folder, launcher))
     if screen.failure is not None:
         click.echo(f"the view stopped early, the run did not: {screen.failure}", err=True)
     if outcome.exception is not None:
@@ -194,12 +224,12 @@ def _conducted(
     return outcome
 
 
-async def _supervised(run: Run, screen: Screen, folder: RunFolder) -> RunOutcome:
+async def _supervised(run: Run, screen: Screen, folder: RunFolder, launcher: Launcher) -> RunOutcome:
     """Run with signals connected, and the screen and the telemetry beside it. Cancelling cancels the run."""
     from ..telemetry.live import CLOSE_S, Telemetry  # what does not run a run starts without it
 
     stop = asyncio.Event()
-    telemetry = Telemetry(run, folder)
+    telemetry = Telemetry(run, folder, launcher.reporting if launcher is not LOCAL else None)
     with _signals(stop, screen):
         async with asyncio.TaskGroup() as group:
             showing = group.create_task(screen.show(run.bus, run.view, run.ports.clock.mono_ns), name="screen")

@@ -3,6 +3,7 @@
     events           -> metrics (page and push), figures of steps for the trackers     folded here, batch by batch
     log on disk      -> traces                                                          by a process that follows it
     devices and loop -> events                                                          sampled here
+    workers far away -> events                                                          asked from here
 
 None of it can slow the run down or end it: what fails is told once, as an event, and the rest goes on. What is lost
 is counted, as events too, so that the log has the whole truth about its own telemetry.
@@ -25,6 +26,8 @@ from ...events.folder import RunFolder
 from ...events.reader import LogReader
 from ...events.record import Record
 from ...events.types import Event, TelemetryDegraded, TelemetryDropped
+from ..launching import Reporting
+from ..ray.reports import collect
 from .devices import DeviceSampler, LoopLagSampler, sources_for
 from .engine_load import EngineLoadSampler
 from .metrics.live import LiveMetrics
@@ -39,14 +42,19 @@ DURABLE_S = 2.0
 CLOSE_S = 8.0
 """How long the last metrics, traces and figures may take once the run has ended."""
 
-Part = Literal["metrics", "traces", "devices", "trackers"]
+Part = Literal["metrics", "traces", "devices", "trackers", "workers"]
 WORKS = "the run, and its log, from which `eventrain export` makes the same"
 
 
 class Telemetry:
-    """The telemetry of one run. To be made before the run publishes anything, and run beside it."""
+    """The telemetry of one run. To be made before the run publishes anything, and run beside it.
 
-    def __init__(self, run: Run, folder: RunFolder) -> None:
+    `workers` returns those that are on other machines, where there are some.
+    """
+
+    def __init__(
+        self, run: Run, folder: RunFolder, workers: Callable[[], Iterable[Reporting]] | None = None
+    ) -> None:
         config, bus, view = run.config, run.bus, run.view
         section, unsaved_max = config.telemetry, config.log.unsaved_max
         self._run = run
@@ -68,6 +76,7 @@ class Telemetry:
                 bus, run.ports.clock, sources, section.device_interval_s, view, unsaved_max=unsaved_max
             )
             self._samplers.append(("devices", devices))
+        self._workers = workers
         loads = EngineLoadSampler(
             bus, run.ports.clock, run.ports.engines, section.engine_interval_s, view, unsaved_max=unsaved_max
         )
@@ -87,6 +96,9 @@ class Telemetry:
                     beside.append(parts.create_task(self._kept("traces", self._follow), name="telemetry traces"))
                 for part, sampler in self._samplers:
                     beside.append(parts.create_task(self._kept(part, sampler.run), name=f"telemetry {part}"))
+                if self._workers is not None:
+                    reports = partial(collect, self._workers, self._publish)
+                    beside.append(parts.create_task(self._kept("workers", reports), name="telemetry workers"))
                 await self._kept("trackers", self._fold)
                 for task in beside:
                     task.cancel()

@@ -25,7 +25,8 @@ from ...core.ports import (
     Weights,
 )
 from ...core.weight_update import differs
-from ..worker import RemoteError, WorkerFailed, WorkerGone, WorkerProcess
+from ..launching import LOCAL, Launcher, Worker
+from ..worker import RemoteError, WorkerFailed, WorkerGone
 
 TARGET = "eventrain.adapters.torch.engine_process:make"
 
@@ -37,7 +38,7 @@ _TYPED: dict[str, type[PortError]] = {
 
 
 class TorchEngine:
-    """One engine in a process of its own. Its output is appended to `log_path`."""
+    """One engine in a worker of its own. Its output is appended to `log_path`."""
 
     def __init__(
         self,
@@ -47,14 +48,16 @@ class TorchEngine:
         rollout: RolloutSection,
         log_path: Path,
         deadlines: DeadlineSection,
+        launcher: Launcher = LOCAL,
     ) -> None:
         self.name = name
+        self._launcher = launcher
         self._model_path = model_path
         self._section = section
         self._rollout = rollout
         self._log_path = log_path
         self._deadlines = deadlines
-        self._worker: WorkerProcess | None = None
+        self._worker: Worker | None = None
         self._fresh = False
         """Whether the process is prepared and has no weights yet."""
 
@@ -79,7 +82,7 @@ class TorchEngine:
             "keep_cache": self._section.kv_after_sync == "keep",
         }
         try:
-            self._worker = await WorkerProcess.start(
+            self._worker = await self._launcher.start(
                 TARGET,
                 settings,
                 name=self.name,
@@ -111,7 +114,7 @@ class TorchEngine:
                 limit_s = self._deadlines.start_s
                 raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
             raise
-        return EngineInfo(**begun["info"])
+        return EngineInfo(**begun["info"], node=self._worker.node if self._worker is not None else "")
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one completion; see `Engine.generate`. Cancelling frees its slot before the next step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ class Target:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.cancelled = 0
+        self.hanging = 0
 
     def echo(self, **values: Any) -> dict[str, Any]:
         return {"settings": self.settings, **values}
@@ -29,13 +31,18 @@ class Target:
         return threading.current_thread().name
 
     async def hang(self) -> None:
+        self.hanging += 1
         try:
             await asyncio.Event().wait()
         finally:
+            self.hanging -= 1
             self.cancelled += 1
 
     async def cancellations(self) -> int:
         return self.cancelled
+
+    async def under_way(self) -> int:
+        return self.hanging
 
     async def refuse(self) -> None:
         raise Refused("not\nthis one")
@@ -53,6 +60,15 @@ class Target:
             "parent": os.getppid(),
             "variable": int(os.environ["WORKER_VARIABLE"]),
         }
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def prefix(self) -> str:
+        return sys.prefix
+
+    def warn(self, text: str) -> None:
+        logging.getLogger("target").warning(text)
 
     def _secret(self) -> None: ...
 

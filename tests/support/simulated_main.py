@@ -18,6 +18,7 @@ from pathlib import Path
 from eventrain.adapters.artifacts import FolderArtifacts
 from eventrain.adapters.cli.main import main
 from eventrain.adapters.clock import SystemClock
+from eventrain.adapters.launching import LOCAL, Launcher
 from eventrain.adapters.simulated.world import (
     NumberedPrompts,
     SimulatedEngine,
@@ -70,7 +71,9 @@ def _write(path: Path, text: str) -> None:
     unfinished.rename(path)
 
 
-def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | None = None) -> Ports:
+def build(
+    config: RunConfig, folder: RunFolder, base: Path, *, after: Record | None = None, launcher: Launcher = LOCAL
+) -> Ports:
     options = config.environment.options
     if options.get("refuse"):
         raise ValueError(f"environment '{config.environment.kind}': no such class")
@@ -110,5 +113,6 @@ def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | N
 if __name__ == "__main__":
     wire = types.ModuleType("eventrain.adapters.wire")
     wire.build = build  # type: ignore[attr-defined]
+    wire.launcher_of = lambda config, base: LOCAL  # type: ignore[attr-defined]
     sys.modules["eventrain.adapters.wire"] = wire
     main()

@@ -1,0 +1,156 @@
+"""A cluster of two nodes that others have started: what it refuses, what is far away, and what dies with whom."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ray_controllers import ENDED_S, below, controller, ended, said_by, wait_ended
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(240)]
+
+
+def ray_start(*options: str) -> subprocess.Popen[bytes]:
+    """Start one node with a CPU; it ends when it is told to."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", *options],
+        env={**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start two nodes; give the address, and the process of the second."""
+    pytest.importorskip("ray")
+    port = free_port()
+    head = ray_start("--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}")
+    try:
+        with head:
+            wait_listening(port)
+            second = ray_start(f"--address=127.0.0.1:{port}")
+            with second:
+                try:
+                    wait_nodes(f"127.0.0.1:{port}", 2)
+                    yield f"127.0.0.1:{port}", second
+                finally:
+                    end(second)
+                    end(head)
+    finally:
+        end(head)
+
+
+def wait_listening(port: int) -> None:
+    """Return once something listens at `port`, within a minute."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except OSError:
+                    await asyncio.sleep(0.1)  # another process's start has no event
+                else:
+                    writer.close()
+                    return
+
+    asyncio.run(main())
+
+
+def wait_nodes(address: str, count: int) -> None:
+    """Return once the cluster has so many nodes, within a minute."""
+    script = (
+        "import sys, time, ray; ray.init(address=sys.argv[1], log_to_driver=False); ends = time.monotonic() + 60\n"
+        "while len(ray.nodes()) < int(sys.argv[2]) and time.monotonic() < ends: time.sleep(0.1)"
+    )
+    env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    subprocess.run([sys.executable, "-c", script, address, str(count)], env=env, check=True, capture_output=True)
+
+
+def end(node: subprocess.Popen[bytes]) -> None:
+    """End a node and everything below it."""
+    if node.poll() is not None:
+        return
+    pids = below(node.pid)
+    node.send_signal(signal.SIGTERM)
+    node.wait(60)
+    for pid in pids:
+        if not ended(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_what_does_not_fit_is_refused_with_both_figures(nodes: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """More than the cluster has, and more on one machine than any has, are refused before anything is started."""
+    address, _ = nodes
+    assert said_by(controller(address, engine_cpus=5)).endswith(
+        "1 engine, 1 learner rank and 1 environment worker ask for 5.2 CPUs and 0 GPUs, it has 2 CPUs and 0 GPUs; "
+        "cluster.engine_cpus and its like say how many each is given"
+    )
+    assert "a worker asks for 1.5 CPUs and 0 GPUs on one machine" in said_by(controller(address, engine_cpus=1.5))
+
+
+def test_a_worker_of_another_node_is_far_away_and_dies_with_it(
+    nodes: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """It has a node and no process here, tells of itself, and its node's death ends its calls in one line.
+
+    Killed, the controller takes its actors along, and their places are free.
+    """
+    address, second = nodes
+    first = controller(address, engine_cpus=0.9, environment_cpus=0.9, learner_cpus=0)
+    with first:
+        assert first.stdout is not None
+        told = [first.stdout.readline().split() for _ in range(2)]
+        by_home = {home == "home": (int(pid), rest) for _, home, pid, *rest in told}
+        assert set(by_home) == {True, False}
+        assert "WorkerLogged" in by_home[False][1]
+        assert "DeviceSampled" in by_home[False][1]
+        assert "DeviceSampled" not in by_home[True][1]
+        full = said_by(controller(address, engine_cpus=0.9, connect_s=6))
+        assert "no place for 1 engine, 1 learner rank and 1 environment worker within cluster.connect_s = 6 s" in full
+        first.kill()
+    wait_ended([pid for pid, _ in by_home.values()], ENDED_S)
+    again = controller(address, engine_cpus=0.9, environment_cpus=0.9, learner_cpus=0)
+    with again:
+        assert again.stdout is not None
+        for _ in range(2):
+            assert again.stdout.readline()
+        end(second)
+        gone = again.stdout.readline()
+        again.kill()
+    assert "ended" in gone
+    assert "node" in gone
+
+
+def test_an_address_that_nobody_listens_at_is_refused_at_once() -> None:
+    """So are Ray Client's addresses; each says what would do."""
+    pytest.importorskip("ray")
+    port = free_port()
+    assert said_by(controller(f"127.0.0.1:{port}")).startswith(
+        f"the Ray cluster at '127.0.0.1:{port}' cannot be reached: "
+    )
+    assert "Ray Client cannot carry a run" in said_by(controller("ray://127.0.0.1:10001"))
+
+
+def test_a_cluster_that_does_not_answer_in_time_is_refused() -> None:
+    """The deadline covers a Ray of our own too; what was begun of it is not waited for."""
+    pytest.importorskip("ray")
+    assert said_by(controller(connect_s=0.3)) == (
+        "Ray on this machine: no answer within cluster.connect_s = 0.3 s"
+    )
