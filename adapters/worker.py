@@ -238,7 +238,7 @@ class WorkerProcess:
             how = f"was killed by {signal.Signals(-code).name}"
         else:
             how = f"ended with exit code {code}"
-        tail = _last_lines(self._output)
+        tail = last_lines(self._output)
         return f"{self.name} (pid {self.pid}) {how}" + (f": {tail}" if tail else "")
 
     # Ending
@@ -373,7 +373,7 @@ def _read(answer: asyncio.Future[Any]) -> None:
         answer.exception()
 
 
-def _last_lines(output: IO[bytes]) -> str:
+def last_lines(output: IO[bytes]) -> str:
     """Return the last lines of what the child wrote, as one line."""
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - TAIL_BYTES))

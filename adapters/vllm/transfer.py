@@ -1,0 +1,274 @@
+"""How weights come into vLLM: a weight transfer engine of ours, which reads the learner's bucketed file.
+
+This runs inside vLLM's worker processes, so it imports nothing but torch, vLLM and the file's format. vLLM loads it as
+its worker extension (``worker_extension_cls``); importing it registers the engine under `BACKEND`. It works where
+worker and learner see the same file: in shared memory, on a local disk, or on a shared one.
+
+An update goes through vLLM's own ``start_weight_update``, ``update_weights`` and ``finish_weight_update``. They take no
+lease and answer nothing, so the controller calls `UpdateExtension` instead, which checks and then calls them. Each
+worker reads, verifies and counts for itself, and all their receipts have to agree.
+
+Not done: on GPUs vLLM can take weights from the learner's GPU without a file (its back ends ``nccl`` and ``ipc``). They
+would take the place of `FileTransfer`, behind the same `UpdateExtension`; the learner would have to join their process
+group. Nothing here has been run on a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from ..weights.file import WeightsDamaged, WeightsFile
+from ..worker_serve import bind_to_parent
+from .backend import BACKEND
+
+_TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
+    "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """A call that must not have an effect: it comes too late, or out of turn."""
+
+
+@dataclass
+class NoInfo(WeightTransferInitInfo):
+    """vLLM asks for it; a file needs no handshake."""
+
+
+@dataclass
+class BucketInfo(WeightTransferUpdateInfo):
+    """Which part of the announced file to take."""
+
+    bucket: int
+
+
+@dataclass
+class Update:
+    """An update that has begun."""
+
+    lease: int
+    version: int
+    file: WeightsFile
+    checksums: dict[int, str] = field(default_factory=dict)
+    """Of the buckets that were taken, as they were read."""
+    loaded: set[str] = field(default_factory=set)
+    """Parameters of the model that have got their values, by vLLM's names."""
+    names_known: bool = True
+    """Whether the model says which parameters it loads."""
+    receipt: dict[str, Any] | None = None
+    """Once it is finished."""
+
+
+class FileTransfer(WeightTransferEngine[NoInfo, BucketInfo]):
+    """Loads buckets of a weights file into the model, each verified before any of its tensors is touched."""
+
+    init_info_cls = NoInfo
+    update_info_cls = BucketInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.owner = ""
+        """The run that may update. Leases of another one mean nothing."""
+        self.lease = -1
+        """The newest that was seen."""
+        self.update: Update | None = None
+        self._loading = False
+        self._parameters = {name for name, _ in self.model.named_parameters()}
+        if self.parallel_config.world_size == 1:
+            bind_to_parent(
+                os.getppid()
+            )  # or it outlives a parent that is killed; several workers see to it themselves
+
+    def attach(self, owner: str) -> None:
+        """Take updates from `owner` alone, from now on."""
+        if owner != self.owner:
+            self.owner, self.lease = owner, -1
+
+    def announce(self, update: Update) -> None:
+        """Make `update` the one that `start_weight_update` starts."""
+        if self.update is not None:
+            self.update.file.close()
+        self.update = update
+
+    def init_transfer_engine(self, init_info: NoInfo) -> None:
+        """Do nothing: there is nobody to meet."""
+
+    def start_weight_update(self) -> None:
+        """Make the model ready to be loaded anew; what an unfinished update left in it is thrown away.
+
+        vLLM keeps what it was given of a layer until it has the whole of it. Given the same tensor again it would
+        count that twice and take the layer for complete too early, so a layer that waits is first brought to an end.
+        """
+        if self._loading:
+            finalize_layerwise_reload(self.model, self.model_config)
+        self._loading = True
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Take one bucket. Raises `WeightsDamaged` before the model is touched, or what vLLM's loader raises."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: BucketInfo) -> None:
+        """Read, verify and load one bucket."""
+        update, number = self._begun(), update_info.bucket
+        bucket = update.file.buckets[number]
+        data = update.file.verified(number)
+        loaded = self.model.load_weights(
+            (spec.name, torch.frombuffer(view, dtype=_TYPES[spec.dtype]).reshape(spec.shape))
+            for spec, view in bucket.split(data)
+        )
+        if loaded is None:
+            update.names_known = False
+        else:
+            update.loaded |= loaded
+        update.checksums[number] = bucket.checksum
+
+    def finish_weight_update(self) -> None:
+        """Put the new weights in place. Raises `Refused` while a bucket or a parameter of the model is missing."""
+        update = self._begun()
+        missing = [bucket.number for bucket in update.file.buckets if bucket.number not in update.checksums]
+        if missing:
+            raise Refused(f"buckets {missing} of version {update.version} were not transferred")
+        # What vLLM's own loader demands of a checkpoint, and of which models it can.
+        left = self._parameters - update.loaded if update.names_known else set()
+        if left and self.model_config.quantization is None:
+            raise Refused(f"{update.file.path} has nothing for {len(left)} parameters, such as {min(left)}")
+        finalize_layerwise_reload(self.model, self.model_config)
+        self._loading = False
+
+    def shutdown(self) -> None:
+        """Let go of the file."""
+        if self.update is not None:
+            self.update.file.close()
+            self.update = None
+
+    def _begun(self) -> Update:
+        if self.update is None:
+            raise Refused("no update has begun")
+        return self.update
+
+
+class UpdateExtension:
+    """Methods that vLLM's workers get: what the controller calls, through ``collective_rpc``.
+
+    They take one JSON text, which every way into vLLM lets through, and answer ``{"ok": ...}``, or
+    ``{"refused": message}`` where nothing was touched, or ``{"error": message}``: an exception would reach the
+    controller as text without a type, if at all.
+    """
+
+    weight_transfer_engine: FileTransfer
+    _weight_update_active: bool
+
+    def eventrain_attach(self, request: str) -> dict[str, Any]:
+        """Take updates from ``owner`` alone; leases start anew. Answers what `eventrain_describe` does."""
+        return _answer(self._eventrain_attach, request)
+
+    def eventrain_describe(self, request: str) -> dict[str, Any]:
+        """Answer what this engine is: vocabulary, context, slots, device, and the model's ``keys``."""
+        return _answer(self._eventrain_describe, request)
+
+    def eventrain_begin(self, request: str) -> dict[str, Any]:
+        """Begin an update from the file ``path``, or begin it again."""
+        return _answer(self._eventrain_begin, request)
+
+    def eventrain_transfer(self, request: str) -> dict[str, Any]:
+        """Take ``bucket``, unless it was taken."""
+        return _answer(self._eventrain_transfer, request)
+
+    def eventrain_finish(self, request: str) -> dict[str, Any]:
+        """Finish the update, unless it is; answer version, tensors and digest of what arrived."""
+        return _answer(self._eventrain_finish, request)
+
+    def _eventrain_attach(self, said: dict[str, Any]) -> dict[str, Any]:
+        self.weight_transfer_engine.attach(said["owner"])
+        return self._eventrain_describe({"keys": []})
+
+    def _eventrain_describe(self, said: dict[str, Any]) -> dict[str, Any]:
+        engine = self.weight_transfer_engine
+        model = engine.model_config
+        values = model.hf_text_config.to_dict()
+        return {
+            "vocabulary": model.get_vocab_size(),
+            "context_tokens": model.max_model_len,
+            "slots": engine.vllm_config.scheduler_config.max_num_seqs,
+            "device": engine.device.type,
+            "node": socket.gethostname(),
+            "logprobs_mode": model.logprobs_mode,
+            "model": {key: values.get(key) for key in said["keys"]},
+        }
+
+    def _eventrain_begin(self, said: dict[str, Any]) -> None:
+        engine = self.weight_transfer_engine
+        _require_newest(engine, said)
+        file = WeightsFile(Path(said["path"]))
+        engine.lease = said["lease"]
+        engine.announce(Update(said["lease"], said["version"], file))
+        self._weight_update_active = False  # or vLLM refuses to start while one is under way
+        self.start_weight_update()  # type: ignore[attr-defined]
+
+    def _eventrain_transfer(self, said: dict[str, Any]) -> None:
+        update = _current(self.weight_transfer_engine, said)
+        if update.receipt is None and said["bucket"] not in update.checksums:
+            self._eventrain_require_begun()
+            self.update_weights({"bucket": said["bucket"]})  # type: ignore[attr-defined]
+
+    def _eventrain_finish(self, said: dict[str, Any]) -> dict[str, Any]:
+        update = _current(self.weight_transfer_engine, said)
+        if update.receipt is None:
+            self._eventrain_require_begun()
+            self.finish_weight_update()  # type: ignore[attr-defined]
+            checksums = [update.checksums[number] for number in sorted(update.checksums)]
+            update.receipt = {
+                "version": update.version,
+                "tensors": len(update.file.specs),
+                "digest": update.file.digest_of(checksums),
+            }
+        return update.receipt
+
+    def _eventrain_require_begun(self) -> None:
+        if not self._weight_update_active:  # vLLM ends an update of which a part failed
+            raise Refused("a part of this update failed: it has to begin again")
+
+
+def _require_newest(engine: FileTransfer, said: dict[str, Any]) -> None:
+    if said["owner"] != engine.owner:
+        raise Refused("another run has taken this engine over")
+    if said["lease"] < engine.lease:
+        raise Refused(f"lease {said['lease']} has ended: the update under lease {engine.lease} replaced it")
+
+
+def _current(engine: FileTransfer, said: dict[str, Any]) -> Update:
+    """Return the update that a call means, if it may go on."""
+    _require_newest(engine, said)
+    if engine.update is None or engine.update.lease != said["lease"]:
+        raise Refused(f"no update has begun under lease {said['lease']}")
+    return engine.update
+
+
+def _answer(method: Callable[[dict[str, Any]], Any], request: str) -> dict[str, Any]:
+    try:
+        return {"ok": method(json.loads(request))}
+    except (Refused, WeightsDamaged) as error:
+        return {"refused": str(error)}
+    except Exception as error:  # noqa: BLE001 - whatever vLLM's loaders raise: the update is made again, or given up
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+if BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(BACKEND, FileTransfer)
