@@ -17,8 +17,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +33,9 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, Weight
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from ..weights.file import WeightsDamaged, WeightsFile
-from ..worker_serve import bind_to_parent
 from .backend import BACKEND
+
+PARENT_POLL_S = 1.0
 
 _TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -88,10 +93,7 @@ class FileTransfer(WeightTransferEngine[NoInfo, BucketInfo]):
         self.update: Update | None = None
         self._loading = False
         self._parameters = {name for name, _ in self.model.named_parameters()}
-        if self.parallel_config.world_size == 1:
-            bind_to_parent(
-                os.getppid()
-            )  # or it outlives a parent that is killed; several workers see to it themselves
+        _end_with_starter()
 
     def attach(self, owner: str) -> None:
         """Take updates from `owner` alone, from now on."""
@@ -268,6 +270,42 @@ def _answer(method: Callable[[dict[str, Any]], Any], request: str) -> dict[str, 
         return {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever vLLM's loaders raise: the update is made again, or given up
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _end_with_starter() -> None:
+    """Have vLLM's processes killed when the process that started vLLM ends: they would live on, with all they hold.
+
+    Between this one and that one there may be vLLM's scheduler, which runs nothing of ours and so is ended from here.
+    Asking the kernel to (PDEATHSIG) would work from a process's first thread alone, and vLLM is not in that one.
+    """
+    ours, starter = [], os.getppid()
+    while _title(starter).startswith("VLLM::"):
+        ours.append(starter)
+        starter = _parent_of(starter)
+
+    def watch() -> None:
+        while (_parent_of(ours[-1]) if ours else os.getppid()) == starter:
+            time.sleep(PARENT_POLL_S)
+        for pid in ours:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="end with starter", daemon=True).start()
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

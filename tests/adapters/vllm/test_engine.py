@@ -9,6 +9,7 @@ import pytest
 from transformers import LlamaForCausalLM
 from vllm_models import CONTEXT_TOKENS, VOCABULARY, ask, expected_logprobs
 
+from eventrain.adapters.vllm.updating import Serving
 from eventrain.core.ports import (
     EngineError,
     EngineGone,
@@ -335,6 +336,35 @@ def test_an_update_is_not_begun_by_a_bucket(served: Any) -> None:
     for call in (served.engine.transfer(0, served.lease + 1), served.engine.finish_update(served.lease + 1)):
         with pytest.raises(EngineError, match="no update has begun"):
             served.run(call)
+
+
+def test_weights_can_only_be_changed_in_a_pause(served: Any, weights: list[Weights]) -> None:
+    """What decodes has no method that touches weights, and what has one is of no use once the pause is over.
+
+    A pause that ends half-way through an update does not resume: nothing is sampled from half of the weights.
+    """
+    assert [name for name in dir(Serving) if not name.startswith("_")] == ["paused"]
+    serving, lease = served.engine._serving, served.lease + 1
+    served.lease = lease
+
+    async def half() -> None:
+        async with serving.paused("pause") as paused:
+            await paused.begin(weights[1], lease)
+            await paused.transfer(0, lease)
+
+    async def outside() -> None:
+        async with serving.paused("pause") as paused:
+            pass
+        for call in (paused.begin(weights[1], lease), paused.transfer(0, lease), paused.finish(lease)):
+            with pytest.raises(EngineError, match="not paused any more"):
+                await call
+        with pytest.raises(EngineGone, match="half done"):
+            await half()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await served.engine.generate(ask("half", PROMPT))
+
+    served.run(outside())
 
 
 def test_an_engine_that_is_not_started_is_gone(make_engine: Any) -> None:
