@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,15 @@ def engine_arguments(model_path: Path, section: EngineSection, rollout: RolloutS
     if section.device == "cpu":
         arguments |= {"dtype": "float32", "enforce_eager": True}
     return arguments | section.options
+
+
+def require_known(names: Iterable[str], known: Sequence[str]) -> None:
+    """Raise ValueError, with one line, if one of `names` is not among the `known` arguments of vLLM."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"engine.options.{name} is no engine argument of vLLM{hint}")
 
 
 def environment(section: EngineSection) -> Mapping[str, str]:

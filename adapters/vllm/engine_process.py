@@ -6,7 +6,6 @@ vLLM has a process of its own for its scheduler and workers; it ends with this o
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import time
 from array import array
@@ -24,6 +23,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.prometheus import get_prometheus_registry
 
 from ...core.ports import EngineError, EngineGone
+from .arguments import require_known
 from .versions import require_supported
 
 
@@ -36,7 +36,8 @@ class EngineProcess:
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         require_supported(vllm.__version__, "the installed vLLM")
-        self._arguments = _checked(arguments)
+        require_known(arguments, [field.name for field in dataclasses.fields(AsyncEngineArgs)])
+        self._arguments = dict(arguments)
         self._llm: AsyncLLM | None = None
 
     async def load(self) -> None:
@@ -106,17 +107,6 @@ class EngineProcess:
 def make(arguments: Mapping[str, Any]) -> EngineProcess:
     """Return the engine for vLLM's engine `arguments`. Called by `worker_serve`."""
     return EngineProcess(arguments)
-
-
-def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `arguments` if vLLM knows all of them."""
-    known = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
-    for name in arguments:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"engine.options.{name} is no engine argument of vLLM {vllm.__version__}{hint}")
-    return dict(arguments)
 
 
 def _answer(output: RequestOutput, arrived_s: float) -> dict[str, Any]:

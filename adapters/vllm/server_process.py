@@ -7,7 +7,9 @@ the kernel kill it when the controller dies, and then becomes the server.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -19,8 +21,12 @@ from typing import IO
 
 from ..worker import last_lines
 from ..worker_serve import bind_to_parent
+from .arguments import require_known
+from .versions import require_supported
 
 MODULE = "vllm.entrypoints.openai.api_server"
+OF_THE_SERVER = ("enable_scale_out", "host", "port")
+"""Arguments that are not the engine's."""
 HOST = "127.0.0.1"
 POLL_S = 0.05
 
@@ -98,7 +104,18 @@ def _free_port() -> int:
 def main() -> None:
     """Become vLLM's server, bound to the parent named on the command line."""
     bind_to_parent(int(sys.argv[1]))
-    os.execv(sys.executable, [sys.executable, "-P", "-m", MODULE, *sys.argv[2:]])
+    import vllm
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    options = [flag[2:].replace("-", "_") for flag in sys.argv[2:] if flag.startswith("--")]
+    options = [name.removeprefix("no_") for name in options if name not in OF_THE_SERVER]
+    try:
+        require_supported(vllm.__version__, "the installed vLLM")
+        require_known(options, [field.name for field in dataclasses.fields(AsyncEngineArgs)])
+    except ValueError as error:
+        sys.exit(str(error))  # vLLM would take an abbreviation for the whole name
+    sys.argv = [MODULE, *sys.argv[2:]]
+    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
