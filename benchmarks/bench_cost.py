@@ -43,11 +43,14 @@ from eventrain.core.ports import (
     Message,
     Payloads,
     Ports,
+    Receipt,
     StepOutcome,
     SyncMode,
     TrainBatch,
     TrainResult,
+    Weights,
     WrittenFile,
+    WrittenWeights,
 )
 from eventrain.core.run import Run
 from eventrain.events import Bus, LogReader, LogWriter, PayloadStore
@@ -90,9 +93,9 @@ class InstantEngine:
     async def prepare(self) -> None:
         """Have nothing to prepare."""
 
-    async def start(self, weights: str, version: int) -> EngineInfo:
+    async def start(self, weights: Weights) -> EngineInfo:
         """Serve, and begin to look whether requests have stopped coming."""
-        self.version = version
+        self.version = weights.version
         self._look(-1)
         return EngineInfo(4096, self.hold + 1, "none")
 
@@ -120,9 +123,18 @@ class InstantEngine:
     async def pause(self, mode: SyncMode) -> None:
         """Go on."""
 
-    async def load(self, weights: str, version: int) -> None:
+    async def begin_update(self, weights: Weights, lease: int) -> None:
+        """Make ready."""
+        self._announced = weights
+
+    async def transfer(self, bucket: int, lease: int) -> None:
+        """Take no time."""
+
+    async def finish_update(self, lease: int) -> Receipt:
         """Take new weights."""
-        self.version = version
+        weights = self._announced
+        self.version = weights.version
+        return Receipt(weights.version, weights.tensors, weights.digest)
 
     async def resume(self) -> None:
         """Go on."""
@@ -151,9 +163,9 @@ class InstantLearner:
         self.version += 1
         return TrainResult(0.5, {"grad_norm": 1.0}, {})
 
-    async def publish(self, path: str) -> WrittenFile:
+    async def publish(self, path: str) -> WrittenWeights:
         """Name the weights."""
-        return WrittenFile(path, 1)
+        return WrittenWeights(path, 1, 1, 1, str(self.version))
 
     async def checkpoint(self, path: str) -> WrittenFile:
         """Name the checkpoint."""

@@ -126,7 +126,8 @@ class ClusterSection(Section):
     )
     address: str = Field(
         "",
-        description="Of the Ray cluster, such as '10.0.0.1:6379', or 'auto'; default: a Ray of its own on this machine.",
+        description="Of the Ray cluster, such as '10.0.0.1:6379', or 'auto'; default: a Ray of its own, on this "
+        "machine.",
     )
     placement: Literal["split", "colocated"] = Field(
         "split",
@@ -299,6 +300,9 @@ class TelemetrySection(Section):
     )
     device_interval_s: float = Field(
         1.0, gt=0, description="Seconds between two samples; one is also taken where the trainer's phase changes."
+    )
+    engine_interval_s: float = Field(
+        2.0, gt=0, description="Seconds between two questions to engines that count their own load, such as vLLM."
     )
     ray_metrics: Several[Annotated[str, Field(pattern=_URL, examples=["http://10.0.0.7:8080"])]] = Field(
         (), description="URLs of the /metrics pages of Ray nodes whose devices are sampled too."

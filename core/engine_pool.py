@@ -22,9 +22,10 @@ from ..events.types import (
 )
 from .config import RunConfig
 from .failures import Failure, RunFailure, TrajectoryAborted, engine_failure, expiry_failure, one_line
-from .ports import Artifacts, Engine, EngineGone, GenerateRequest, Generation, PortError
+from .ports import Artifacts, Engine, EngineError, EngineGone, GenerateRequest, Generation, PortError, Weights
 from .projections import Engines, EngineStatus, View
 from .waits import Edge, Expired, Waiter
+from .weight_update import update
 
 
 def route(engines: Engines) -> EngineStatus | None:
@@ -121,12 +122,12 @@ class EnginePool:
         if name in self._closing:
             await self._closing.pop(name)  # bounded by deadlines.close_s
         try:
-            version, path = self._newest_for(name)
-            info = await self.waiter.bounded("engine_start", name, limit_s, engine.start(path, version))
+            weights = self._newest_for(name)
+            info = await self.waiter.bounded("engine_start", name, limit_s, engine.start(weights))
             self.waiter.bus.fold()
-            while version < self.view.trainer.published:  # newer weights came meanwhile: never serve old ones
-                version, path = self._newest_for(name)
-                await self.waiter.bounded("weight_sync", name, limit_s, engine.load(path, version))
+            while weights.version < self.view.trainer.published:  # newer ones came meanwhile: never serve old ones
+                weights, lease = self._newest_for(name), self.view.last_seq
+                await self.waiter.bounded("weight_sync", name, limit_s, update(engine, weights, lease))
                 self.waiter.bus.fold()
         except (PortError, Expired) as error:
             self.lose(name, one_line(error), self.life(name))
@@ -136,18 +137,30 @@ class EnginePool:
         self.waiter.publish(
             EngineUp(
                 engine=name,
-                version=version,
+                version=weights.version,
                 context_tokens=info.context_tokens,
                 slots=info.slots,
                 device=info.device,
+                node=info.node,
             )
         )
 
-    def _newest_for(self, name: str) -> tuple[int, str]:
-        """Return the published version and its file, which `name` is about to read."""
-        version, path = self.view.trainer.published, self.view.trainer.published_path
-        self._reading[name] = version
-        return version, self.artifacts.absolute(path)
+    def published(self) -> Weights:
+        """Return the newest weights that lie ready."""
+        trainer = self.view.trainer
+        return Weights(
+            version=trainer.published,
+            path=self.artifacts.absolute(trainer.published_path),
+            tensors=trainer.published_tensors,
+            buckets=trainer.published_buckets,
+            digest=trainer.published_digest,
+        )
+
+    def _newest_for(self, name: str) -> Weights:
+        """Return the published weights, which `name` is about to read."""
+        weights = self.published()
+        self._reading[name] = weights.version
+        return weights
 
     def needed_from(self, version: int) -> int:
         """Return the oldest version that a starting engine still reads, `version` if none reads an older one."""
@@ -207,11 +220,12 @@ class EnginePool:
             ) from None
 
     async def generate(
-        self, request: GenerateRequest, trajectory: str, turn: int
+        self, request: GenerateRequest, trajectory: str, turn: int, part: int = 0
     ) -> tuple[Generation, float]:
         """Sample one completion on the least loaded engine; return it and its seconds without the queue.
 
-        Waits while no engine serves. Raises `TrajectoryAborted` with a typed failure.
+        Waits while no engine serves. Raises `TrajectoryAborted` with a typed failure. `part` counts the calls of one
+        turn, of which all but the last end with ``finish_reason == "abort"``.
         Cancelling aborts the request in the engine.
         """
         limit_s = self.config.deadlines.llm_call_s
@@ -225,6 +239,7 @@ class EnginePool:
                 prompt_tokens=len(request.prompt_ids),
                 max_tokens=request.max_tokens,
                 trace_parent=request.trace_parent,
+                part=part,
             )
         )
 
@@ -251,6 +266,7 @@ class EnginePool:
                     finish_reason=generation.finish_reason if generation else "",
                     message=message,
                     away_s=None if had_s is None else max(0.0, elapsed_s - had_s),
+                    part=part,
                 ),
                 cause=started.seq,
             )
@@ -280,4 +296,14 @@ class EnginePool:
             finished("failed", found)
             self.lose(name, found, life)
             raise TrajectoryAborted(engine_failure(EngineGone(found)))
+        if generation.finish_reason == "abort" and not self._cut_off(name, life, version):
+            unasked = "aborted the call, and no weight sync had asked for it"
+            finished("failed", unasked)
+            raise TrajectoryAborted(engine_failure(EngineError(unasked)))
         return generation, finished("completed", generation=generation)
+
+    def _cut_off(self, name: str, life: int, version: int) -> bool:
+        """Return whether a weight sync may have aborted a call that began at `version` of the engine's weights."""
+        self.waiter.bus.fold()
+        engine = self.view.engines.by_name[name]
+        return engine.restarts != life or engine.version != version or engine.syncing_to is not None

@@ -154,7 +154,7 @@ def resumption(
             rolled_back=view.trainer.version - version,
             last_mono=past.last.mono if past.last else None,
             config=config.model_dump(mode="json") if changed else None,
-            engines=config.engine.count if changed else None,
+            engines=config.engine.engines if changed else None,
             forked_from=forked_from,
             code_version=str(facts.get("code_version", "")),
             host=str(facts.get("host", "")),

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from itertools import count
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..events.record import causing
-from ..events.trajectory import TrajectoryPayload, Turn, float32_bytes, int32_bytes
+from ..events.trajectory import Turn
 from ..events.types import (
     EnvStepFinished,
     EnvStepStarted,
@@ -28,6 +29,7 @@ from ..events.types import (
 )
 from . import answers
 from .config import RunConfig
+from .conversation import Conversation, joined
 from .engine_pool import EnginePool
 from .failures import (
     CANCELLED,
@@ -67,49 +69,6 @@ class Job(NamedTuple):
     item: Mapping[str, Any]
     seed: int
     temperature: float
-
-
-@dataclass(slots=True)
-class Conversation:
-    """The tokens of a trajectory so far. Sampled ids are kept as they were sampled."""
-
-    ids: list[int] = field(default_factory=list)
-    sampled: bytearray = field(default_factory=bytearray)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-
-    def read(self, ids: list[int]) -> None:
-        """Append tokens that the environment wrote."""
-        self.ids += ids
-        self.sampled += bytes(len(ids))
-        self.logprobs += [0.0] * len(ids)
-        self.versions += [-1] * len(ids)
-
-    def write(self, generation: Generation) -> None:
-        """Append tokens that the policy sampled."""
-        self.ids += generation.token_ids
-        self.sampled += b"\x01" * len(generation.token_ids)
-        self.logprobs += generation.logprobs
-        for version, count in generation.version_spans:
-            self.versions += [version] * count
-            if self.spans and self.spans[-1][0] == version:
-                self.spans[-1] = (version, self.spans[-1][1] + count)
-            else:
-                self.spans.append((version, count))
-
-    def payload(self, opening: list[Message], reward: float) -> TrajectoryPayload:
-        """Return what is stored of it."""
-        return TrajectoryPayload(
-            tokens=int32_bytes(self.ids),
-            sampled=bytes(self.sampled),
-            logprobs=float32_bytes(self.logprobs),
-            versions=int32_bytes(self.versions),
-            opening=[(message.role, message.content) for message in opening],
-            turns=self.turns,
-            reward=reward,
-        )
 
 
 @dataclass(slots=True)
@@ -320,19 +279,36 @@ class Rollouts:
             raise TrajectoryAborted(environment_failure("env_reset", error)) from error
 
     async def _generate(self, job: Job, turn: int, talk: Conversation) -> tuple[Generation, float]:
+        """Return the answer of one turn and its seconds; an answer that a weight sync cut off is taken up again."""
         limits = self.config.rollout
-        suffix = f"+{job.attempt}" if job.attempt else ""
+        wanted = min(limits.max_tokens, max(1, limits.context_tokens - len(talk.ids)))
+        answer, seconds = await self._call(job, turn, 0, talk.ids, wanted)
+        for part in count(1):
+            if answer.finish_reason != "abort":
+                break
+            left = wanted - len(answer.token_ids)
+            if left <= 0:
+                answer = replace(answer, finish_reason="length")
+                break
+            rest, more_s = await self._call(job, turn, part, [*talk.ids, *answer.token_ids], left)
+            answer, seconds = joined(answer, rest), seconds + more_s
+        return answer, seconds
+
+    async def _call(
+        self, job: Job, turn: int, part: int, ids: list[int], max_tokens: int
+    ) -> tuple[Generation, float]:
+        suffix = (f"+{job.attempt}" if job.attempt else "") + (f".{part}" if part else "")
         request = GenerateRequest(
             request=f"{job.trajectory}/{turn}{suffix}",
-            prompt_ids=tuple(talk.ids),
-            max_tokens=min(limits.max_tokens, max(1, limits.context_tokens - len(talk.ids))),
+            prompt_ids=tuple(ids),
+            max_tokens=max_tokens,
             temperature=job.temperature,
-            top_p=limits.top_p,
+            top_p=self.config.rollout.top_p,
             stop_token_ids=self.renderer.stop_token_ids,
-            seed=derived_seed(job.seed, "turn", turn),
-            trace_parent=self.trace_parents.of_call(job.trajectory, job.group, job.attempt, turn),
+            seed=derived_seed(job.seed, "turn", turn, *([part] if part else [])),
+            trace_parent=self.trace_parents.of_call(job.trajectory, job.group, job.attempt, turn, part),
         )
-        return await self.pool.generate(request, job.trajectory, turn)
+        return await self.pool.generate(request, job.trajectory, turn, part)
 
     async def _ask(
         self,

@@ -19,7 +19,7 @@ class TraceParents:
         self._on = config.telemetry.otlp_endpoint is not None
         self._share = config.telemetry.trace_share
 
-    def of_call(self, trajectory: str, group: int | None, attempt: int, turn: int) -> str:
+    def of_call(self, trajectory: str, group: int | None, attempt: int, turn: int, part: int = 0) -> str:
         """Return the header of one call; ``""`` where nothing is sent.
 
         It says *sampled*, so that the engine sends spans of its own, for the configured share of groups, and for
@@ -29,4 +29,4 @@ class TraceParents:
             return ""
         run = self._identity.run
         sampled = group is None or traced(run, group, self._share)
-        return trace_parent(run, trajectory, attempt, turn, sampled=sampled)
+        return trace_parent(run, trajectory, attempt, turn, part, sampled=sampled)

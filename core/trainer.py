@@ -337,6 +337,9 @@ class TrainerActor:
                 path=path,
                 size_bytes=written.size_bytes,
                 seconds=self.waiter.elapsed_s(since),
+                tensors=written.tensors,
+                buckets=written.buckets,
+                digest=written.digest,
             )
         )
         await self.waiter.durable(published, deadline_s=self.config.deadlines.durable_s)

@@ -1,11 +1,22 @@
 """Weight sync: every serving engine takes the published weights, or is lost.
 
-One engine at a time would leave the others idle, so all take them at once. Three modes: ``drain`` pauses an engine
-and lets it finish what it has; ``pause`` stops it in the middle and goes on with the new weights; ``in_flight``
-swaps the weights between two decoding steps without a pause. Whatever the mode, every token knows its version.
+One engine at a time would leave the others idle, so all take them at once. Whatever the transport, a sync of an engine
+goes through the same states, each an event:
 
-An engine that does not acknowledge within the deadline is declared lost, so no engine can stay paused for ever
-and none can serve weights that the run believes replaced.
+    announced     SyncStarted; its seq is the lease of the update, and calls under an older one change nothing
+    paused        EnginePaused, unless the mode is ``in_flight``: nothing more is routed to the engine
+    transferred   all buckets, in order; an update that fails is made again, as a whole, before anything is sampled
+                  (SyncRetried)
+    verified      SyncVerified: the engine's receipt agrees with what was published, in count, names and bytes
+    acknowledged  SyncAcknowledged, and EngineResumed
+
+Four modes: ``drain`` pauses an engine once what it has is finished; ``pause`` stops it in the middle and goes on with
+the new weights; ``abort`` ends what it has, and the rollouts ask for the rest of their answers afterwards;
+``in_flight`` swaps the weights between two decoding steps without a pause. Whatever the mode, every token knows its
+version.
+
+An engine that has not acknowledged within the deadline is declared lost, so no engine can stay paused for ever and
+none can serve weights that the run believes replaced.
 """
 
 from __future__ import annotations
@@ -20,14 +31,17 @@ from ..events.types import (
     EngineResumed,
     SyncAcknowledged,
     SyncFailed,
+    SyncRetried,
     SyncStarted,
+    SyncVerified,
 )
 from .config import RunConfig
 from .engine_pool import EnginePool
 from .failures import one_line, outcome_of
-from .ports import EngineGone, PortError
+from .ports import EngineGone, PortError, Weights
 from .projections import View
 from .waits import Expired, Waiter
+from .weight_update import update
 
 LOST = "the engine was lost meanwhile"
 
@@ -60,31 +74,34 @@ class WeightSync:
         self.waiter.bus.fold()
         if name not in lagging(self.view):
             return  # lost since it was looked at
-        version, mode = self.view.trainer.published, self.config.engine.sync_mode
+        weights, mode = self.pool.published(), self.config.engine.sync_mode
         limit_s, life = self.config.deadlines.weight_sync_s, self.pool.life(name)
-        started = self.waiter.publish(SyncStarted(engine=name, version=version, mode=mode))
+        started = self.waiter.publish(SyncStarted(engine=name, version=weights.version, mode=mode))
         with causing(started.seq):
             try:
-                work = self._while_alive(name, life, self._transfer(name, life, version))
+                work = self._while_alive(name, life, self._through(name, life, weights, started.seq))
                 await self.waiter.bounded("weight_sync", name, limit_s, work)
                 self._expect(name, life)
             except BaseException as error:
                 self.waiter.publish(
                     SyncFailed(
-                        engine=name, version=version, outcome=outcome_of(error), message=one_line(error)
+                        engine=name, version=weights.version, outcome=outcome_of(error), message=one_line(error)
                     )
                 )
                 if not isinstance(error, PortError | Expired):
                     raise
-                self.pool.lose(name, f"weight sync to version {version}: {one_line(error)}", life)
+                self.pool.lose(name, f"weight sync to version {weights.version}: {one_line(error)}", life)
                 return
             self.waiter.publish(
-                SyncAcknowledged(engine=name, version=version, seconds=self.waiter.elapsed_s(started.mono))
+                SyncAcknowledged(
+                    engine=name, version=weights.version, seconds=self.waiter.elapsed_s(started.mono)
+                )
             )
             if mode != "in_flight":
                 self.waiter.publish(EngineResumed(engine=name))
 
-    async def _transfer(self, name: str, life: int, version: int) -> bool:
+    async def _through(self, name: str, life: int, weights: Weights, lease: int) -> bool:
+        """Pause, update and resume the engine."""
         engine, mode = self.pool.engines[name], self.config.engine.sync_mode
         self._expect(name, life)
         if mode != "in_flight":
@@ -92,11 +109,41 @@ class WeightSync:
             self.waiter.publish(EnginePaused(engine=name, mode=mode))
             await engine.pause(mode)
             self._expect(name, life)
-        await engine.load(self.pool.artifacts.absolute(self.view.trainer.published_path), version)
-        self._expect(name, life)
+        await self._update(name, life, weights, lease)
         if mode != "in_flight":
             await engine.resume()
         return True
+
+    async def _update(self, name: str, life: int, weights: Weights, lease: int) -> None:
+        """Update the engine, and again if that fails: half updated, it is not resumed."""
+        for attempt in range(1, self.config.engine.sync_attempts + 1):
+            since_ns = self.waiter.clock.mono_ns()
+            try:
+                receipt = await update(self.pool.engines[name], weights, lease)
+            except EngineGone:
+                raise
+            except PortError as error:
+                self._expect(name, life)
+                if attempt == self.config.engine.sync_attempts:
+                    raise
+                self.waiter.publish(
+                    SyncRetried(
+                        engine=name, version=weights.version, attempt=attempt, message=one_line(error)
+                    )
+                )
+                continue
+            self._expect(name, life)
+            self.waiter.publish(
+                SyncVerified(
+                    engine=name,
+                    version=receipt.version,
+                    tensors=receipt.tensors,
+                    digest=receipt.digest,
+                    size_bytes=self.view.trainer.published_bytes,
+                    seconds=self.waiter.elapsed_s(since_ns),
+                )
+            )
+            return
 
     async def _while_alive(self, name: str, life: int, work: Coroutine[Any, Any, bool]) -> None:
         """Do `work`, but end it when the engine is lost: it must not go on in the engine's next life."""

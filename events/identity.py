@@ -55,12 +55,12 @@ def traced(run: str, group: int, share: float) -> bool:
     return place < share * 2**56
 
 
-def chat_span_id(run: str, trajectory: str, attempt: int, turn: int) -> bytes:
+def chat_span_id(run: str, trajectory: str, attempt: int, turn: int, part: int = 0) -> bytes:
     """Return the id of the span of one call to an engine, under which the engine's own spans hang."""
-    return span_id(run, "chat", trajectory, attempt, turn)
+    return span_id(run, "chat", trajectory, attempt, turn, *([part] if part else []))
 
 
-def trace_parent(run: str, trajectory: str, attempt: int, turn: int, *, sampled: bool) -> str:
+def trace_parent(run: str, trajectory: str, attempt: int, turn: int, part: int = 0, *, sampled: bool) -> str:
     """Return the ``traceparent`` header of one call to an engine (W3C Trace Context, section 3.2)."""
-    call = chat_span_id(run, trajectory, attempt, turn)
+    call = chat_span_id(run, trajectory, attempt, turn, part)
     return f"00-{trace_id(run, trajectory).hex()}-{call.hex()}-{int(sampled):02x}"

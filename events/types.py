@@ -436,6 +436,7 @@ class LlmCallStarted(Event):
     prompt_tokens: int
     max_tokens: int
     trace_parent: str = ""
+    part: int = Field(default=0, description="of the turn's answer; the next ones go on where a weight sync cut it off")
 
 
 class LlmCallFinished(Event):
@@ -459,6 +460,7 @@ class LlmCallFinished(Event):
     finish_reason: Literal["stop", "length", "abort", ""] = ""
     message: str = ""
     away_s: float | None = None
+    part: int = Field(default=0, description="as in LlmCallStarted")
 
 
 class EnvStepStarted(Event):

@@ -51,7 +51,7 @@ def whatif_command(run: Path, sets: Sequence[str], sweeps: Sequence[str], seeds:
     started = first_record(reader.records(), run).event
     if not isinstance(started, RunStarted):
         raise CommandFailed([f"{run}: the log does not begin with run_started: nothing says what ran"])
-    log = Log.of(reader.records(), RunConfig.model_validate(started.config).engine.count)
+    log = Log.of(reader.records(), RunConfig.model_validate(started.config).engine.engines)
     lacks = log.latencies.lacks()
     if lacks:
         raise CommandFailed([f"{run}: {lacks}"])
@@ -104,7 +104,7 @@ def _results(
         setting = model.changed(config, own=name == tried[0][0])
         if setting is None:
             raise BadInput([f"{name}: a run of this size does not take these numbers together"])
-        jobs += [(setting, seed, config.engine.count) for seed in range(seeds)]
+        jobs += [(setting, seed, config.engine.engines) for seed in range(seeds)]
     # Spawned, not forked: a fork takes along locks that threads of this process may hold.
     with ProcessPoolExecutor(min(len(jobs), os.cpu_count() or 1), get_context("spawn")) as pool:
         done = list(pool.map(_simulate, jobs))

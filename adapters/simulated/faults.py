@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import Field, model_validator
@@ -26,7 +27,9 @@ Where = Literal[
     "engine.start",
     "engine.generate",
     "engine.pause",
-    "engine.load",
+    "engine.begin_update",
+    "engine.transfer",
+    "engine.finish_update",
     "engine.resume",
     "engine.close",
     "learner.start",
@@ -52,6 +55,7 @@ What = Literal[
     "defect",
     "duplicate",
     "old_weights",
+    "damage",
     "nan",
     "die",
     "slow",
@@ -67,7 +71,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "run": ("stop", "kill"),
     "data.item": ("defect",),
     "engine.start": (*ANY_CALL, "gone", "old_weights"),
-    "engine.load": (*ANY_CALL, "gone", "old_weights"),
+    "engine.begin_update": (*ANY_CALL, "gone", "old_weights"),
+    "engine.transfer": (*ANY_CALL, "gone", "damage"),
+    "engine.finish_update": (*ANY_CALL, "gone", "old_weights"),
     "engine.generate": (*ANY_CALL, "gone", "refuse", "too_long", "die"),
     "environment.reward": (*ANY_CALL, "nan"),
 }
@@ -203,14 +209,22 @@ class Injector:
             self.on_die(str(about["engine"]))
         if fault.what == "duplicate":
             await call(*args)
-        if fault.what == "old_weights":
-            weights, version = args
-            return await call(weights, version - 1)
+        if fault.what in ("old_weights", "damage"):
+            return await _other_weights(where, call, args)
         if fault.what in ("delay", "die", "duplicate"):
             return await call(*args)
         if fault.what == "nan":
             return float("nan")  # type: ignore[return-value]
         raise _error(fault, where)
+
+
+def _other_weights(where: str, call: Callable[..., Awaitable[T]], args: Sequence[Any]) -> Awaitable[T]:
+    """Give the engine others than those that are meant, or have it keep its own and say otherwise."""
+    if where == "engine.transfer":
+        return call(~args[0], *args[1:])
+    if where == "engine.finish_update":
+        return call(*args, lies=True)
+    return call(replace(args[0], version=args[0].version - 1), *args[1:])
 
 
 def _error(fault: Fault, where: str) -> Exception:

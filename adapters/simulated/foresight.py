@@ -127,7 +127,7 @@ def smaller(config: RunConfig) -> RunConfig:
             "context_tokens": 64,
         },
         "scheduler": {"groups_per_step": per_step, "max_staleness": staleness},
-        "engine": {"count": min(config.engine.count, 2), "slots": max(config.engine.slots, 64)},
+        "engine": {"count": min(config.engine.engines, 2), "slots": max(config.engine.slots, 64)},
         "eval": {"prompts": min(config.eval.prompts, 2), "every_steps": _sooner(config.eval.every_steps, config)},
         "checkpoint": {"every_steps": _sooner(config.checkpoint.every_steps, config)},
         "watchdog": {"on_stall": "abort"},
@@ -312,14 +312,17 @@ def changed_back(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
         values = getattr(config, section)
         for key, about in type(values).model_fields.items():
             value = getattr(values, key)
-            if about.is_required() or value == about.default:
+            if about.is_required():
                 continue
-            other = _with(config, {section: {key: about.default}})
+            default = about.get_default(call_default_factory=True, validated_data={})
+            if value == default:
+                continue
+            other = _with(config, {section: {key: default}})
             try:
                 RunConfig.model_validate(other.model_dump())
             except ValidationError:
                 continue
-            instead = "" if about.default is None else f" (its default {about.default} would do)"
+            instead = "" if default is None else f" (its default {default} would do)"
             yield f"{section}.{key} = {value}{instead}", other
 
 

@@ -25,11 +25,14 @@ from ...core.ports import (
     Ports,
     PromptRefused,
     PromptTooLong,
+    Receipt,
     StepOutcome,
     SyncMode,
     TrainBatch,
     TrainResult,
+    Weights,
     WrittenFile,
+    WrittenWeights,
 )
 from ...events.record import current_corr
 from ...events.trajectory import TrajectoryPayload, float32_bytes, int32_bytes
@@ -45,9 +48,11 @@ from ...events.types import (
     RunFailed,
     StepCompleted,
     SyncFailed,
+    SyncRetried,
     TrajectoryCompleted,
     TrajectoryFailed,
     VersionSpans,
+    WeightsPublished,
 )
 from .recorded_answers import Answers, RecordedBus, RecordedClock
 from .recording import Answer, Recording
@@ -77,7 +82,7 @@ class RecordedWorld:
         assert recording.config is not None
         assert recording.started is not None
         config = recording.config
-        count = recording.started.engines or config.engine.count
+        count = recording.started.engines or config.engine.engines
         names = sorted(recording.engines)
         spare = (name for n in range(count) if (name := f"engine-{n}") not in recording.engines)
         while len(names) < count:
@@ -116,27 +121,31 @@ class RecordedEngine:
     world: RecordedWorld
     version: int = -1
     _starts: int = 0
+    _announced: Weights | None = None
+    _lease: int = -1
+    _attempt: int = 0
 
     async def prepare(self) -> None:
         """Have nothing to prepare: the start takes all the time."""
 
-    async def start(self, weights: str, version: int) -> EngineInfo:
+    async def start(self, weights: Weights) -> EngineInfo:
         """Serve, when the recorded one did."""
         number, self._starts = self._starts, self._starts + 1
-        self.world.newest = max(self.world.newest, version)
+        self.world.newest = max(self.world.newest, weights.version)
         answer = await self.world.answers.get(("start", self.name, number))
         event = answer.event
         if not isinstance(event, EngineUp):
             raise EngineGone(event.message if isinstance(event, EngineLost) else "lost while it started")
-        self.version = version
-        return EngineInfo(event.context_tokens, event.slots, event.device)
+        self.version = weights.version
+        return EngineInfo(event.context_tokens, event.slots, event.device, event.node)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Answer or fail as the recorded call did, whichever engine that went to."""
-        path, _, attempt = request.request.partition("+")
+        call, _, part = request.request.partition(".")
+        path, _, attempt = call.partition("+")
         trajectory, _, turn = path.rpartition("/")
         oldest = self.version
-        answer = await self.world.answers.get(("llm", trajectory, int(attempt or 0), int(turn)))
+        answer = await self.world.answers.get(("llm", trajectory, int(attempt or 0), int(turn), int(part or 0)))
         event = answer.event
         assert isinstance(event, LlmCallFinished)
         if answer.outcome != "completed":
@@ -146,16 +155,29 @@ class RecordedEngine:
         return Generation([0] * count, [-1.0] * count, spans, event.finish_reason or "stop", event.queue_s)
 
     async def pause(self, mode: SyncMode) -> None:
-        """Take no time: the load takes it all."""
+        """Take no time: the end of the update takes it all."""
 
-    async def load(self, weights: str, version: int) -> None:
-        """Take new weights, when the recorded one had."""
-        self.world.newest = max(self.world.newest, version)
+    async def begin_update(self, weights: Weights, lease: int) -> None:
+        """Take no time."""
+        self._attempt = self._attempt + 1 if lease == self._lease else 1
+        self._announced, self._lease = weights, lease
+        self.world.newest = max(self.world.newest, weights.version)
+
+    async def transfer(self, bucket: int, lease: int) -> None:
+        """Take no time."""
+
+    async def finish_update(self, lease: int) -> Receipt:
+        """Serve new weights when the recorded one did, or fail as it did."""
+        weights = self._announced
+        assert weights is not None
         if self.name in self.world.bus.serving:  # what it takes before it serves is part of the recorded start
-            answer = await self.world.answers.get(("load", self.name, version))
+            answer = await self.world.answers.get(("load", self.name, weights.version, self._attempt))
             if isinstance(answer.event, SyncFailed):
                 raise EngineGone(answer.event.message)
-        self.version = version
+            if isinstance(answer.event, SyncRetried):
+                raise EngineError(answer.event.message)
+        self.version = weights.version
+        return Receipt(weights.version, weights.tensors, weights.digest)
 
     async def resume(self) -> None:
         """Take no time."""
@@ -221,12 +243,15 @@ class RecordedLearner:
         parts_s = {name: value for name, value in event.parts_s.items() if name not in ("convert", "train")}
         return TrainResult(event.loss, event.metrics, parts_s)
 
-    async def publish(self, path: str) -> WrittenFile:
+    async def publish(self, path: str) -> WrittenWeights:
         """Write weights, as quickly as the recorded one."""
         answer = await self.world.answers.get(("publish", self.version))
-        if isinstance(answer.event, LearnerLost):
-            raise LearnerGone(answer.event.message)
-        return WrittenFile(path, getattr(answer.event, "size_bytes", 0))
+        event = answer.event
+        if isinstance(event, LearnerLost):
+            raise LearnerGone(event.message)
+        if not isinstance(event, WeightsPublished):
+            return WrittenWeights(path, 0, 0, 1, "")
+        return WrittenWeights(path, event.size_bytes, event.tensors, event.buckets, event.digest)
 
     async def checkpoint(self, path: str) -> WrittenFile:
         """Write a checkpoint, as quickly as the recorded one, or fail as it did."""

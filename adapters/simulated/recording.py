@@ -49,6 +49,7 @@ from ...events.types import (
     StopRequested,
     SyncAcknowledged,
     SyncFailed,
+    SyncRetried,
     SyncStarted,
     TrajectoryCompleted,
     TrajectoryFailed,
@@ -145,6 +146,7 @@ class Recording:
     _open: dict[Key, Record] = field(default_factory=dict)
     _latest: dict[str, Answer] = field(default_factory=dict)  # of each trajectory that has not ended
     _starting: dict[str, Record] = field(default_factory=dict)  # engines
+    _updates: dict[str, int] = field(default_factory=dict)  # engine -> attempt of its sync
     _expired: set[Key] = field(default_factory=set)
     _learner: Key | None = ("learner_start",)  # what it does now, where no event says that it began
     _learner_since: Record | None = None
@@ -228,12 +230,13 @@ class Recording:
                 self._attempts[event.trajectory] = event.attempt
             case LlmCallStarted() as event:
                 attempt = self._attempts.get(event.trajectory, 0)
-                self.prompt_tokens[event.trajectory, attempt, event.turn] = event.prompt_tokens
-                self._call(record, ("llm", event.trajectory, attempt, event.turn))
+                if event.part == 0:
+                    self.prompt_tokens[event.trajectory, attempt, event.turn] = event.prompt_tokens
+                self._call(record, ("llm", event.trajectory, attempt, event.turn, event.part))
             case LlmCallFinished() as event:
                 attempt = self._attempts.get(event.trajectory, 0)
                 self._latest[event.trajectory] = self._ended(
-                    record, ("llm", event.trajectory, attempt, event.turn), event.outcome
+                    record, ("llm", event.trajectory, attempt, event.turn, event.part), event.outcome
                 )
             case EnvStepStarted() as event:
                 self._call(record, self._env_key(event))
@@ -312,11 +315,18 @@ class Recording:
                 late = ("engine_start", event.engine) in self._expired
                 self._engine_started(record, event.engine, "expired" if late else "lost")
             case SyncStarted() as event:
-                self._call(record, ("load", event.engine, event.version))
+                self._updates[event.engine] = 1
+                self._call(record, ("load", event.engine, event.version, 1))
+            case SyncRetried() as event:
+                self._updates[event.engine] = event.attempt + 1
+                self._ended(record, ("load", event.engine, event.version, event.attempt), "failed")
+                self._call(record, ("load", event.engine, event.version, event.attempt + 1))
             case SyncAcknowledged() as event:
-                self._ended(record, ("load", event.engine, event.version), "completed")
+                attempt = self._updates.pop(event.engine, 1)
+                self._ended(record, ("load", event.engine, event.version, attempt), "completed")
             case SyncFailed() as event:
-                self._ended(record, ("load", event.engine, event.version), event.outcome)
+                attempt = self._updates.pop(event.engine, 1)
+                self._ended(record, ("load", event.engine, event.version, attempt), event.outcome)
 
     def _engine_started(self, record: Record, engine: str, outcome: str) -> None:
         number = self.engines.get(engine, 0)
@@ -400,7 +410,8 @@ _FOLDS: dict[type[Event], tuple[Callable[[Recording, Record], None], ...]] = {
         (Recording._learning,),
     ),
     **dict.fromkeys(
-        (EngineRestarted, EngineUp, EngineLost, SyncStarted, SyncAcknowledged, SyncFailed), (Recording._engines,)
+        (EngineRestarted, EngineUp, EngineLost, SyncStarted, SyncRetried, SyncAcknowledged, SyncFailed),
+        (Recording._engines,),
     ),
 }
 """Which part of the fold takes which events: most of a log are calls."""

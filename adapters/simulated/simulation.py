@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ...core.config import RunConfig
-from ...core.ports import Engine, GenerateRequest, Learner, Ports, TrainBatch
+from ...core.ports import Engine, GenerateRequest, Learner, Ports, TrainBatch, Weights
 from ...core.resume import Past, resumption
 from ...core.run import Run, RunOutcome
 from ...events.bus import Bus
@@ -164,8 +164,15 @@ class _World:
         def plain(*_: object) -> dict[str, object]:
             return {"engine": name}
 
-        def versioned(_: str, version: int) -> dict[str, object]:
-            return {"engine": name, "version": version}
+        announced = -1
+
+        def versioned(weights: Weights, *_: object) -> dict[str, object]:
+            nonlocal announced
+            announced = weights.version
+            return {"engine": name, "version": announced}
+
+        def updating(*_: object) -> dict[str, object]:
+            return {"engine": name, "version": announced}
 
         def request(asked: GenerateRequest) -> dict[str, object]:
             return {"engine": name, "version": engine.version, **_about_request(asked, run_view())}
@@ -175,7 +182,14 @@ class _World:
             engine,
             "engine",
             self.injector,
-            {**about, "start": versioned, "load": versioned, "generate": request},
+            {
+                **about,
+                "start": versioned,
+                "begin_update": versioned,
+                "transfer": updating,
+                "finish_update": updating,
+                "generate": request,
+            },
         )
         return port  # type: ignore[no-any-return]
 
@@ -235,7 +249,7 @@ def _score(world: Surroundings, tape: Tape) -> Callable[[Any, int], float]:
 
 def _about_request(asked: GenerateRequest, view: Any) -> dict[str, object]:
     """Return what a rule may ask about a request: ``57/3/0+1`` is trajectory 3 of group 57, attempt 1."""
-    path, _, attempt = asked.request.partition("+")
+    path, _, attempt = asked.request.partition(".")[0].partition("+")
     owner, trajectory, _ = path.split("/")
     about: dict[str, object] = {"attempt": int(attempt or 0)}
     if owner.isdecimal():

@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from ...core.ports import (
     Action,
     Clock,
+    EngineError,
     EngineGone,
     EngineInfo,
     GenerateRequest,
@@ -22,19 +23,31 @@ from ...core.ports import (
     LearnerInfo,
     Message,
     PromptTooLong,
+    Receipt,
     StepOutcome,
     SyncMode,
     TrainBatch,
     TrainResult,
+    Weights,
     WrittenFile,
+    WrittenWeights,
 )
 from ...events.types import PayloadRef, VersionSpans
 
 Hook = Callable[..., Awaitable[None]]
 
 
+TENSORS, BUCKETS = 3, 2
+"""Of simulated weights."""
+
+
 async def nothing(*_: object) -> None:
     """Do nothing: the hook of a world without faults."""
+
+
+def simulated_weights(version: int) -> Weights:
+    """Return weights as `SimulatedLearner` publishes them."""
+    return Weights(version, f"weights/{version}", TENSORS, BUCKETS, f"digest of {version}")
 
 
 class Use:
@@ -81,6 +94,7 @@ class SimulatedEngine:
     on_generate: Hook = nothing
     """Awaited before each answer, with the request; may raise a `PortError` or never return."""
     on_load: Hook = nothing
+    """Awaited in the middle of each update, with the version: new weights have arrived and are not served yet."""
     on_start: Hook = nothing
     version: int = -1
     alive: bool = False
@@ -91,6 +105,13 @@ class SimulatedEngine:
     _died: asyncio.Event = field(default_factory=asyncio.Event)
     _places: asyncio.Semaphore = field(default_factory=asyncio.Semaphore)
     _sampling: int = 0
+    _passing: dict[asyncio.Future[bool], None] = field(default_factory=dict)
+    """What an abort ends, in order of arrival."""
+    _lease: int = -1
+    _announced: Weights | None = None
+    _taken: dict[int, bool] = field(default_factory=dict)
+    """Buckets of the update that is under way, and whether each is undamaged."""
+    _receipts: dict[int, Receipt] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.use = Use(self.clock, self.slots)
@@ -98,10 +119,13 @@ class SimulatedEngine:
     async def prepare(self) -> None:
         """Have nothing to prepare."""
 
-    async def start(self, weights: str, version: int) -> EngineInfo:
-        """Serve with `version`."""
-        await self.on_start(version)
-        self.alive, self.version = True, version
+    async def start(self, weights: Weights) -> EngineInfo:
+        """Serve with `weights`."""
+        await self.on_start(weights.version)
+        self.alive, self.version = True, weights.version
+        self._lease, self._announced = -1, None
+        self._taken.clear()
+        self._receipts.clear()
         self._running.set()
         self._changed()
         self._died, self._places = asyncio.Event(), asyncio.Semaphore(self.slots)
@@ -143,13 +167,19 @@ class SimulatedEngine:
         queue_s = (self.clock.mono_ns() - since_ns) / 1e9
         await self._running.wait()
         await self.on_generate(request)
-        count = min(self.length(request), request.max_tokens)
-        spans = spread(await self._sample(self.seconds(request)), count)
+        seconds, count = self.seconds(request), min(self.length(request), request.max_tokens)
+        parts, aborted = await self._sample(seconds)
+        if aborted:
+            count = int(count * sum(part for _, part in parts) / (seconds * 1e9))
         engine_s = (self.clock.mono_ns() - since_ns) / 1e9
-        return Generation([7] * count, [-1.0] * count, spans, "stop", queue_s, engine_s)
+        reason: Literal["stop", "abort"] = "abort" if aborted else "stop"
+        return Generation([7] * count, [-1.0] * count, spread(parts, count), reason, queue_s, engine_s)
 
-    async def _sample(self, seconds: float) -> list[tuple[int, int]]:
-        """Sample for `seconds`, pauses not counted; return the nanoseconds of every version, in order."""
+    async def _sample(self, seconds: float) -> tuple[list[tuple[int, int]], bool]:
+        """Sample for `seconds`, pauses not counted, or until an abort.
+
+        Return the nanoseconds of every version, in order, and whether there was one.
+        """
         self._sampling += 1
         self._changed_use()
         try:
@@ -161,12 +191,12 @@ class SimulatedEngine:
     def _changed_use(self) -> None:
         self.use.set(self._sampling if self._running.is_set() else 0)
 
-    async def _sampled(self, seconds: float) -> list[tuple[int, int]]:
+    async def _sampled(self, seconds: float) -> tuple[list[tuple[int, int]], bool]:
         place, since_ns = len(self._past) - 1, self.clock.mono_ns()
         left_ns = round(seconds * 1e9)
         while True:
             await self._running.wait()
-            await self.clock.sleep(left_ns / 1e9)
+            aborted = await self._pass(left_ns / 1e9)
             now_ns = self.clock.mono_ns()
             parts: list[tuple[int, int]] = []
             changes = [*self._past[place:], (now_ns, self.version, False)]
@@ -174,28 +204,73 @@ class SimulatedEngine:
                 if sampling and to_ns > max(from_ns, since_ns):
                     parts.append((version, to_ns - max(from_ns, since_ns)))
             left_ns = round(seconds * 1e9) - sum(part for _, part in parts)
-            if left_ns <= 0:
-                return parts or [(self.version, 1)]
+            if left_ns <= 0 or aborted:
+                return parts or [(self.version, 1)], aborted and left_ns > 0
+
+    async def _pass(self, seconds: float) -> bool:
+        """Let time pass, until an abort at most; return whether there was one."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(seconds, _settle, over, False)
+        self._passing[over] = None
+        try:
+            return await over
+        finally:
+            timer.cancel()
+            del self._passing[over]
 
     def _changed(self) -> None:
         self._changed_use()
         self._past.append((self.clock.mono_ns(), self.version, self._running.is_set()))
 
     async def pause(self, mode: SyncMode) -> None:
-        """Stop; ``drain`` waits for what is in flight."""
+        """Stop; ``drain`` waits for what is in flight, ``abort`` ends it with the tokens so far."""
         if mode == "drain":
             while self._in_flight:
                 await self.clock.sleep(0.01)
         self._running.clear()
         self._changed()
+        if mode == "abort":
+            for over in self._passing:
+                _settle(over, True)
 
-    async def load(self, weights: str, version: int) -> None:
-        """Take new weights."""
-        await self.on_load(version)
+    async def begin_update(self, weights: Weights, lease: int) -> None:
+        """Make ready."""
+        self._require(lease)
+        self._announced = weights
+        self._taken.clear()
+        self._receipts.pop(lease, None)
+
+    async def transfer(self, bucket: int, lease: int) -> None:
+        """Take a bucket; ``~bucket`` stands for one that was damaged on its way."""
+        self._require(lease)
+        self._taken[max(bucket, ~bucket)] = bucket >= 0
+
+    async def finish_update(self, lease: int, *, lies: bool = False) -> Receipt:
+        """Serve the new weights, or, if it `lies`, say so and go on with the old ones."""
+        self._require(lease)
+        if lease in self._receipts:
+            return self._receipts[lease]
+        announced = self._announced
+        if announced is None or len(self._taken) < announced.buckets:
+            raise EngineError(f"{self.name} was to finish an update of which buckets are missing")
+        await self.on_load(announced.version)
+        self._require(lease)
+        if not all(self._taken.values()):
+            raise EngineError(f"{self.name} found a bucket damaged")
+        if not lies:
+            self.version = announced.version
+        self._changed()
+        receipt = Receipt(announced.version, announced.tensors, announced.digest)
+        self._receipts = {lease: receipt}
+        return receipt
+
+    def _require(self, lease: int) -> None:
         if not self.alive:
             raise EngineGone(f"{self.name} is not running")
-        self.version = version
-        self._changed()
+        if lease < self._lease:
+            raise EngineError(f"lease {lease} is over, the newest one is {self._lease}")
+        self._lease = lease
 
     async def resume(self) -> None:
         """Go on."""
@@ -205,6 +280,11 @@ class SimulatedEngine:
     async def close(self) -> None:
         """End."""
         self.die()
+
+
+def _settle(over: asyncio.Future[bool], aborted: bool) -> None:
+    if not over.done():
+        over.set_result(aborted)
 
 
 def spread(parts: Sequence[tuple[int, int]], count: int) -> VersionSpans:
@@ -262,10 +342,11 @@ class SimulatedLearner:
         self.version += 1
         return TrainResult(0.5, {"grad_norm": 1.0}, {})
 
-    async def publish(self, path: str) -> WrittenFile:
+    async def publish(self, path: str) -> WrittenWeights:
         """Name the weights."""
         await self.on_publish(path)
-        return WrittenFile(path, 1)
+        weights = simulated_weights(self.version)
+        return WrittenWeights(path, 1, weights.tensors, weights.buckets, weights.digest)
 
     async def checkpoint(self, path: str) -> WrittenFile:
         """Save the checkpoint."""

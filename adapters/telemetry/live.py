@@ -26,6 +26,7 @@ from ...events.reader import LogReader
 from ...events.record import Record
 from ...events.types import Event, TelemetryDegraded, TelemetryDropped
 from .devices import DeviceSampler, LoopLagSampler, sources_for
+from .engine_load import EngineLoadSampler
 from .metrics.live import LiveMetrics
 from .traces.process import TraceFollower
 from .trackers import Trackers
@@ -58,7 +59,7 @@ class Telemetry:
         self._metrics = metrics if metrics.wanted else None
         self._trackers: Trackers | None = None
         self._traces: TraceFollower | None = None
-        self._samplers: list[tuple[Part, DeviceSampler | LoopLagSampler]] = [
+        self._samplers: list[tuple[Part, DeviceSampler | LoopLagSampler | EngineLoadSampler]] = [
             ("metrics", LoopLagSampler(bus, view, unsaved_max=unsaved_max))
         ]
         sources = sources_for(config, run.ports)
@@ -67,6 +68,11 @@ class Telemetry:
                 bus, run.ports.clock, sources, section.device_interval_s, view, unsaved_max=unsaved_max
             )
             self._samplers.append(("devices", devices))
+        loads = EngineLoadSampler(
+            bus, run.ports.clock, run.ports.engines, section.engine_interval_s, view, unsaved_max=unsaved_max
+        )
+        if loads.engines:
+            self._samplers.append(("metrics", loads))
         self._unsaid: list[Event] = []
 
     async def tell(self) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ PASS_TOKENS = 16
 
 Measured with 0.1 to 4 million parameters: anything from 4 to 64 is as good, 128 and more cost up to 30 %.
 """
+NO_SAMPLER = -2
+"""Differs from every version."""
 TWIN_TOKENS_MIN = 8
 """Shorter prompts are not worth the copy that saves a second prefill."""
 
@@ -123,6 +125,14 @@ class Decoder:
         self._active = []
         self._forget_retained()
         return dropped
+
+    def cut_off(self) -> list[Finished]:
+        """Empty every slot; return who was in them, with the tokens so far."""
+        cut = [self._result(row, "abort") for row in range(len(self._active))]
+        for row in reversed(range(len(cut))):
+            self._retain(row)
+            self._leave(row)
+        return cut
 
     @torch.inference_mode()
     def step(self, *, admit: bool = True) -> list[Finished]:
@@ -267,25 +277,30 @@ class Decoder:
         ended = np.flatnonzero(stopped | unsound | (length >= rows.limit[:count]))
         if len(ended) == 0:
             return []
-        finished = [self._result(int(row), bool(stopped[row]), bool(unsound[row])) for row in ended]
+        finished = [
+            self._result(int(row), "stop" if stopped[row] else "length", unsound=bool(unsound[row]))
+            for row in ended
+        ]
         for row in reversed(ended.tolist()):
             if not unsound[row]:
                 self._retain(row)
             self._leave(row)
         return finished
 
-    def _result(self, row: int, stopped: bool, unsound: bool) -> Finished:
+    def _result(
+        self, row: int, reason: Literal["stop", "length", "abort"], *, unsound: bool = False
+    ) -> Finished:
         rows = self._rows
         new = slice(rows.prompt[row], rows.length[row])
         versions = rows.versions[row, new]
-        starts = np.flatnonzero(np.diff(versions, prepend=versions[0] - 1))
+        starts = np.flatnonzero(np.diff(versions, prepend=NO_SAMPLER))
         counts = np.diff(starts, append=len(versions))
         return Finished(
             self._active[row],
             rows.tokens[row, new].astype(np.int32),
             rows.logprobs[row, new].copy(),
             tuple(zip(versions[starts].tolist(), counts.tolist(), strict=True)),
-            "stop" if stopped else "length",
+            reason,
             f"weights {self.version} gave a log-prob that is not finite" if unsound else "",
         )
 

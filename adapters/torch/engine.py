@@ -20,8 +20,11 @@ from ...core.ports import (
     PortError,
     PromptRefused,
     PromptTooLong,
+    Receipt,
     SyncMode,
+    Weights,
 )
+from ...core.weight_update import differs
 from ..worker import RemoteError, WorkerFailed, WorkerGone, WorkerProcess
 
 TARGET = "eventrain.adapters.torch.engine_process:make"
@@ -88,7 +91,7 @@ class TorchEngine:
             raise EngineGone(str(error)) from error
         self._fresh = True
 
-    async def start(self, weights: str, version: int) -> EngineInfo:
+    async def start(self, weights: Weights) -> EngineInfo:
         """Serve with these weights, in a prepared process or in a new one; see `Engine.start`.
 
         Raises `EngineGone`, and then, as when it is cancelled, leaves no process behind.
@@ -98,7 +101,8 @@ class TorchEngine:
         self._fresh = False
         try:
             async with asyncio.timeout(self._deadlines.start_s):
-                info = EngineInfo(**await self._call("begin", weights=weights, version=version))
+                begun = await self._call("begin", weights=weights.path, version=weights.version)
+            _require_agreement(self.name, weights, Receipt(**begun["receipt"]))
         except BaseException as error:
             await self.close()
             if isinstance(error, EngineError):
@@ -107,7 +111,7 @@ class TorchEngine:
                 limit_s = self._deadlines.start_s
                 raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
             raise
-        return info
+        return EngineInfo(**begun["info"])
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one completion; see `Engine.generate`. Cancelling frees its slot before the next step."""
@@ -131,7 +135,7 @@ class TorchEngine:
         )
 
     async def pause(self, mode: SyncMode) -> None:
-        """Stop decoding; see `Engine.pause`. ``in_flight`` does nothing: `load` needs no pause here.
+        """Stop decoding; see `Engine.pause`. ``in_flight`` does nothing: an update needs no pause here.
 
         Requests that have no slot yet wait for `resume` in every mode; ``drain`` does not wait for them. Cancelled,
         the engine stays paused (or goes on draining) until `resume`.
@@ -139,13 +143,21 @@ class TorchEngine:
         if mode != "in_flight":
             await self._call("pause", mode=mode)
 
-    async def load(self, weights: str, version: int) -> None:
-        """Take new weights between two steps, running or paused; see `Engine.load`.
+    async def begin_update(self, weights: Weights, lease: int) -> None:
+        """Open the file of the new weights; see `Engine`, also for the next two. Decoding goes on unless paused."""
+        await self._call("begin_update", weights=weights.path, version=weights.version, lease=lease)
 
-        Raises `EngineError` for a file that is not of this model: the engine then goes on with what it had.
+    async def transfer(self, bucket: int, lease: int) -> None:
+        """Read one bucket, beside the decoding. Raises `EngineError` for a damaged one."""
+        await self._call("transfer", bucket=bucket, lease=lease)
+
+    async def finish_update(self, lease: int) -> Receipt:
+        """Take the new weights between two steps, running or paused.
+
+        Raises `EngineError` for weights that are not of this model: the engine then goes on with what it had.
         Cancelled, it may or may not have taken them.
         """
-        await self._call("load", weights=weights, version=version)
+        return Receipt(**await self._call("finish_update", lease=lease))
 
     async def resume(self) -> None:
         """Decode again after `pause`."""
@@ -171,6 +183,12 @@ class TorchEngine:
             raise EngineGone(str(error)) from error
         except RemoteError as error:
             _raise_typed(error)
+
+
+def _require_agreement(name: str, weights: Weights, receipt: Receipt) -> None:
+    difference = differs(weights, receipt)
+    if difference:
+        raise EngineGone(f"{name} took other weights than were published: {difference}")
 
 
 def _raise_typed(error: RemoteError) -> NoReturn:

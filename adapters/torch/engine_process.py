@@ -23,13 +23,16 @@ import torch
 from transformers import PreTrainedConfig
 
 from ...core.ports import EngineError, PromptRefused, PromptTooLong
+from ..weights.update import Updates
 from .decoding import Decoder
 from .proving import prove
 from .rows import Finished, Sequence
-from .weights import WeightsUnusable, model_of_folder, read_weights, resolve_device
+from .weights import WeightsUnusable, model_of_folder, resolve_device, tensors_of
 
 NO_VERSION = -1
 """Of the random weights that a model has until `EngineProcess.begin`."""
+FIRST_LEASE = -1
+"""Of the first weights: older than any lease of a run."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -62,6 +65,8 @@ class EngineProcess:
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._answers: dict[int, asyncio.Future[Finished]] = {}
         self._drained: list[Callable[[], object]] = []
+        self._updates = Updates()
+        self._tensors: dict[str, torch.Tensor] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(
             target=self._decode, args=(settings.threads,), name="decode", daemon=True
@@ -71,10 +76,17 @@ class EngineProcess:
     # Calls
 
     async def begin(self, weights: str, version: int) -> dict[str, Any]:
-        """Take the first weights, prove that the model is served rightly, and return what `EngineInfo` holds."""
-        await self.load(weights, version)
+        """Take the first weights, and prove that the model is served rightly.
+
+        Return what `EngineInfo` holds, and the receipt.
+        """
+        await self.begin_update(weights, version, FIRST_LEASE)
+        for bucket in range(self._updates.buckets):
+            await self.transfer(bucket, FIRST_LEASE)
+        receipt = await self.finish_update(FIRST_LEASE)
         await self._between_steps(self._prove)
-        return {"context_tokens": self._context, "slots": self._slots, "device": self._device}
+        info = {"context_tokens": self._context, "slots": self._slots, "device": self._device}
+        return {"info": info, "receipt": receipt}
 
     async def occupancy(self) -> dict[str, int]:
         """Return how many sequences hold a slot and how many wait for one, between two steps."""
@@ -120,13 +132,16 @@ class EngineProcess:
             "engine_s": time.monotonic() - arrived_s,
         }
 
-    async def pause(self, mode: Literal["drain", "pause"]) -> None:
+    async def pause(self, mode: Literal["drain", "pause", "abort"]) -> None:
         """Stop decoding; ``drain`` returns once every slot is empty, or the engine is paused or resumed meanwhile.
 
-        Cancelled, it stays paused or draining.
+        ``abort`` ends what holds a slot, with the tokens so far; what waits for one goes on waiting. Cancelled, it
+        stays paused or draining.
         """
-        if mode == "pause":
+        if mode != "drain":
             await self._between_steps(partial(self._enter, "paused"))
+            if mode == "abort":
+                self._settle(await self._between_steps(self._decoder.cut_off))
             return
         loop = asyncio.get_running_loop()
         drained = asyncio.Event()
@@ -137,13 +152,29 @@ class EngineProcess:
         """Decode again."""
         await self._between_steps(partial(self._enter, "running"))
 
-    async def load(self, weights: str, version: int) -> None:
-        """Read the file while decoding goes on, and exchange the weights between two steps."""
-        try:
-            tensors = await asyncio.to_thread(read_weights, Path(weights))
-            await self._between_steps(partial(self._decoder.load, tensors, version))
-        except WeightsUnusable as error:
-            raise EngineError(str(error)) from error
+    async def begin_update(self, weights: str, version: int, lease: int) -> None:
+        """Open the file of the new weights."""
+        self._updates.begin(Path(weights), version, lease)
+        self._tensors.clear()
+
+    async def transfer(self, bucket: int, lease: int) -> None:
+        """Read a bucket while decoding goes on."""
+        arrived = await asyncio.to_thread(self._updates.transfer, bucket, lease)
+        if arrived is not None:
+            self._tensors |= tensors_of(arrived.bucket, arrived.data)
+
+    async def finish_update(self, lease: int) -> dict[str, Any]:
+        """Exchange the weights between two steps, and return what `Receipt` holds."""
+        receipt, new = self._updates.finish(lease)
+        if new:
+            tensors, self._tensors = self._tensors, {}
+            try:
+                await self._between_steps(partial(self._decoder.load, tensors, receipt.version))
+            except WeightsUnusable as error:
+                self._updates.fail()
+                raise EngineError(str(error)) from error
+            self._updates.close()
+        return {"version": receipt.version, "tensors": receipt.tensors, "digest": receipt.digest}
 
     def _refuse(self, prompt_ids: np.ndarray[Any, np.dtype[np.int64]], max_tokens: int) -> None:
         if len(prompt_ids) >= self._context:

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ...core.config import AlgorithmSection, DeadlineSection, LearnerSection, ModelSection
-from ...core.ports import CheckpointError, LearnerGone, LearnerInfo, TrainBatch, TrainResult, WrittenFile
+from ...core.ports import (
+    CheckpointError,
+    LearnerGone,
+    LearnerInfo,
+    TrainBatch,
+    TrainResult,
+    WrittenFile,
+    WrittenWeights,
+)
 from ..worker import RemoteError, WorkerFailed, WorkerGone, WorkerProcess
 
 TARGET = "eventrain.adapters.torch.learner_process:make"
@@ -93,9 +101,9 @@ class TorchLearner:
         )
         return TrainResult(**answer)
 
-    async def publish(self, path: str) -> WrittenFile:
+    async def publish(self, path: str) -> WrittenWeights:
         """Write the current weights to `path`, which appears only when it is whole and on the disk."""
-        return WrittenFile(**await self._call("publish", self._deadlines.publish_s, path=path))
+        return WrittenWeights(**await self._call("publish", self._deadlines.publish_s, path=path))
 
     async def checkpoint(self, path: str) -> WrittenFile:
         """Write a checkpoint folder, whole or not at all; see `checkpoint.py` for what is in it."""

@@ -25,7 +25,7 @@ from .batches import BatchUnusable, MicroBatch, decode_row, micro_batches
 from .checkpoint import read_checkpoint, write_checkpoint
 from .grpo import Clip, sampled_logprobs, token_terms
 from .optimizer import NamedAdamW, learning_rate
-from .weights import WeightsNotWritten, model_of_folder, pretrained_model, resolve_device, write_weights
+from .weights import WeightsNotWritten, model_of_folder, pretrained_model, publish_weights, resolve_device
 
 
 class NotFinite(Exception):
@@ -108,7 +108,7 @@ class LearnerProcess:
     def publish(self, path: str) -> dict[str, Any]:
         """Write the weights to the safetensors file `path`. Raises `WeightsNotWritten`, or OSError for its folder."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return {"path": path, "size_bytes": write_weights(self._model, Path(path), durable=False)}
+        return publish_weights(self._model, Path(path), self._section.bucket_bytes)
 
     def checkpoint(self, path: str) -> dict[str, Any]:
         """Write a checkpoint folder. Raises `CheckpointError`."""

@@ -36,7 +36,7 @@ class Finished(NamedTuple):
     tokens: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     version_spans: tuple[tuple[int, int], ...]
-    reason: Literal["stop", "length"]
+    reason: Literal["stop", "length", "abort"]
     error: str = ""
 
 

@@ -11,11 +11,16 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from ..weights.file import Bucket, TensorSpec, WeightsWriter
 
 
 class WeightsUnusable(Exception):
@@ -95,6 +100,24 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         raise WeightsUnusable(f"{path} is no usable weights file: {error}") from error
 
 
+TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+"""Types of tensors by their names in safetensors."""
+
+
+def tensors_of(bucket: Bucket, data: bytearray) -> dict[str, torch.Tensor]:
+    """Return the tensors of a bucket, on the CPU; they share the memory of its bytes, `data`."""
+    return {
+        spec.name: torch.frombuffer(part, dtype=TYPES[spec.dtype]).reshape(spec.shape)
+        if part
+        else torch.empty(spec.shape, dtype=TYPES[spec.dtype])
+        for spec, part in bucket.split(data)
+    }
+
+
 @torch.no_grad()
 def put_weights(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> None:
     """Copy `tensors` into `model`, in place and in the model's own dtype and device.
@@ -149,6 +172,36 @@ def write_weights(model: PreTrainedModel, path: Path, *, durable: bool) -> int:
             partial.unlink()
         raise WeightsNotWritten(f"{path} could not be written: {error}") from error
     return size
+
+
+def publish_weights(model: PreTrainedModel, path: Path, bucket_bytes: int) -> dict[str, Any]:
+    """Write the state of `model` to `path` for the engines, and return what `WrittenWeights` holds.
+
+    Raises `WeightsNotWritten`, and then leaves nothing of it behind.
+    """
+    names = {dtype: name for name, dtype in TYPES.items()}
+    tensors = {tensor.data_ptr(): (name, tensor) for name, tensor in reversed(model.state_dict().items())}
+    state = {name: tensor.detach() for name, tensor in reversed(tensors.values())}
+    specs = [TensorSpec(name, names[tensor.dtype], tuple(tensor.shape)) for name, tensor in state.items()]
+    try:
+        with WeightsWriter(path, specs, bucket_bytes) as writer:
+            for bucket in writer.buckets:
+                writer.write([_bytes_of(state[spec.name]) for spec in bucket])
+            size = writer.finish()
+    except OSError as error:
+        raise WeightsNotWritten(f"{path} could not be written: {error}") from error
+    return {
+        "path": str(path),
+        "size_bytes": size,
+        "tensors": len(specs),
+        "buckets": len(writer.buckets),
+        "digest": writer.digest,
+    }
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    array: NDArray[np.uint8] = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return array.data
 
 
 def flush(path: Path) -> None:

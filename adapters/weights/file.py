@@ -242,9 +242,9 @@ class WeightsFile:
     def _read_header(self) -> tuple[Bucket, ...]:
         length = int.from_bytes(os.pread(self._descriptor, LENGTH_BYTES, 0), "little")
         text = os.pread(self._descriptor, length, LENGTH_BYTES) if length <= HEADER_BYTES_MAX else b""
+        if not text or len(text) != length:
+            raise WeightsDamaged(f"{self.path} is no weights file of a learner: its header is cut short")
         try:
-            if not text or len(text) != length:
-                raise ValueError("its header is cut short")
             return tuple(_buckets(json.loads(text), LENGTH_BYTES + length))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WeightsDamaged(f"{self.path} is no weights file of a learner: {error}") from error

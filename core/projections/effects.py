@@ -23,6 +23,7 @@ from ...events.types import (
     SyncAcknowledged,
     SyncFailed,
     SyncStarted,
+    SyncVerified,
     TrajectoryCompleted,
     TrajectoryFailed,
     TrajectoryStarted,
@@ -55,6 +56,10 @@ class Effects(Folded):
     """Of attempts that run: the call that was not completed."""
     _trained: int | None = None
     _published: int | None = None
+    _digest: str = ""
+    """Of the published weights; empty in logs of before it was said."""
+    _verified: dict[str, str] = field(default_factory=dict)
+    """Engine whose sync is under way -> digest of its receipt."""
 
     def _broken(self, law: str, record: Record, expected: str, found: str) -> None:
         if not any(breach.law == law for breach in self.breaches):
@@ -138,8 +143,16 @@ class Effects(Folded):
     @on(SyncAcknowledged, SyncFailed)
     def _sync_ended(self, record: Record, event: SyncAcknowledged | SyncFailed) -> None:
         self._close("sync", record, event.engine)
+        verified = self._verified.pop(event.engine, None)
         if isinstance(event, SyncAcknowledged):
             self._current(record, event)
+            if self._digest and verified != self._digest:
+                found = f"{event.engine} acknowledged {'others' if verified else 'unverified ones'}"
+                self._broken("versions", record, f"weights with digest {self._digest}", found)
+
+    @on(SyncVerified)
+    def _sync_verified(self, record: Record, event: SyncVerified) -> None:
+        self._verified[event.engine] = event.digest
 
     @on(EngineUp)
     def _current(self, record: Record, event: EngineUp | SyncAcknowledged) -> None:
@@ -161,7 +174,7 @@ class Effects(Folded):
             self._broken("versions", record, f"version {self._published + 1}", f"version {event.version}")
         if self._trained is not None and event.version != self._trained:
             self._broken("versions", record, f"the trained version {self._trained}", f"{event.version}")
-        self._published = event.version
+        self._published, self._digest = event.version, event.digest
 
     def _begin(self, kind: str, record: Record, key: Hashable) -> None:
         opened = self._open[kind]

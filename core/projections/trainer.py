@@ -38,6 +38,10 @@ class Trainer(Folded):
     published: int = -1
     """Newest version that lies ready for the engines."""
     published_path: str = ""
+    published_bytes: int = 0
+    published_tensors: int = 0
+    published_buckets: int = 1
+    published_digest: str = ""
     taken: tuple[int, ...] = ()
     """Groups of the batch that is taken and not yet trained."""
     taken_step: int = -1
@@ -109,7 +113,9 @@ class Trainer(Folded):
 
     @on(WeightsPublished)
     def _published(self, record: Record, event: WeightsPublished) -> None:
-        self.published, self.published_path = event.version, event.path
+        self.published, self.published_path, self.published_bytes = event.version, event.path, event.size_bytes
+        self.published_tensors, self.published_buckets = event.tensors, event.buckets
+        self.published_digest = event.digest
 
     @on(EvalStarted)
     def _evaluating(self, record: Record, event: EvalStarted) -> None:

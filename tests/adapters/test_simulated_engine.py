@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from eventrain.adapters.simulated.virtual_time import VirtualClock, run_virtual
-from eventrain.adapters.simulated.world import SimulatedEngine
+from eventrain.adapters.simulated.world import SimulatedEngine, simulated_weights
 from eventrain.core.ports import GenerateRequest, Generation
+from eventrain.core.weight_update import update
 
 
 def request(number: int, tokens: int = 9) -> GenerateRequest:
@@ -26,7 +27,7 @@ def test_an_engine_answers_as_many_requests_at_a_time_as_it_has_places() -> None
 
     async def ask() -> list[Generation]:
         engine = SimulatedEngine("engine-0", VirtualClock(), slots=2)
-        await engine.start("weights/0", 0)
+        await engine.start(simulated_weights(0))
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(engine.generate(request(number))) for number in range(5)]
         return [task.result() for task in asked]
@@ -40,7 +41,7 @@ def test_a_request_that_is_cancelled_leaves_its_place_to_the_next() -> None:
     async def ask() -> float:
         clock = VirtualClock()
         engine = SimulatedEngine("engine-0", clock, slots=1)
-        await engine.start("weights/0", 0)
+        await engine.start(simulated_weights(0))
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(engine.generate(request(0)))
             tasks.create_task(engine.generate(request(1)))
@@ -57,11 +58,11 @@ def test_tokens_are_sampled_evenly_and_carry_the_version_of_their_time() -> None
     async def ask() -> Generation:
         clock = VirtualClock()
         engine = SimulatedEngine("engine-0", clock, length=lambda request: 100)
-        await engine.start("weights/4", 4)
+        await engine.start(simulated_weights(4))
         async with asyncio.TaskGroup() as tasks:
             asked = tasks.create_task(engine.generate(request(0, tokens=100)))
             await clock.sleep(0.3)
-            await engine.load("weights/5", 5)
+            await update(engine, simulated_weights(5), 1)
         return asked.result()
 
     assert run_virtual(ask()).version_spans == ((4, 30), (5, 70))
@@ -73,13 +74,13 @@ def test_a_pause_stops_sampling() -> None:
     async def ask() -> tuple[Generation, float]:
         clock = VirtualClock()
         engine = SimulatedEngine("engine-0", clock, length=lambda request: 100)
-        await engine.start("weights/4", 4)
+        await engine.start(simulated_weights(4))
         async with asyncio.TaskGroup() as tasks:
             asked = tasks.create_task(engine.generate(request(0, tokens=100)))
             await clock.sleep(0.6)
             await engine.pause("pause")
             await clock.sleep(0.5)
-            await engine.load("weights/5", 5)
+            await update(engine, simulated_weights(5), 1)
             await clock.sleep(0.5)
             await engine.resume()
         return asked.result(), clock.mono_ns() / 1e9
@@ -94,7 +95,7 @@ def test_an_answer_that_takes_no_time_has_one_version() -> None:
 
     async def ask() -> Generation:
         engine = SimulatedEngine("engine-0", VirtualClock(), seconds=lambda request: 0.0)
-        await engine.start("weights/4", 4)
+        await engine.start(simulated_weights(4))
         return await engine.generate(request(0))
 
     assert run_virtual(ask()).version_spans == ((4, 3),)

@@ -274,7 +274,7 @@ def test_the_run_fails_with_the_engines_first_error_when_none_is_left() -> None:
     assert len(world.events(EngineRestarted)) == 2
 
 
-@pytest.mark.parametrize("mode", ["in_flight", "pause"])
+@pytest.mark.parametrize("mode", ["in_flight", "pause", "abort"])
 def test_an_engine_that_does_not_take_weights_is_lost_not_paused_for_ever(mode: str) -> None:
     """A sync that hangs expires; the engine is replaced, and the others train on (S12)."""
     world = World(

@@ -16,7 +16,7 @@ from eventrain.core.ports import EngineGone, LearnerGone, PortError
 from eventrain.events.record import Record
 from eventrain.events.types import Blocked, EvalCompleted, InvariantBroken, StepCompleted, Unblocked
 
-MODES = ["in_flight", "pause", "drain"]
+MODES = ["in_flight", "pause", "drain", "abort"]
 
 
 class Boom(Exception):
@@ -173,7 +173,17 @@ def test_two_faults_at_many_pairs_of_events() -> None:
 # What the ports raise
 
 METHODS = {
-    "engine": ["prepare", "start", "generate", "pause", "load", "resume", "close"],
+    "engine": [
+        "prepare",
+        "start",
+        "generate",
+        "pause",
+        "begin_update",
+        "transfer",
+        "finish_update",
+        "resume",
+        "close",
+    ],
     "learner": ["start", "train", "publish", "checkpoint", "close"],
     "environment": ["reset", "step", "reward"],
 }

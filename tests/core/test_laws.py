@@ -260,7 +260,7 @@ def test_everything_is_accounted_for_at_every_event_of_any_run(data: st.DataObje
     chance = data.draw(st.floats(0, 0.25), label="chance of a fault")
     staleness = data.draw(st.integers(0, 3), label="staleness")
     engines = data.draw(st.integers(1, 3), label="engines")
-    mode = data.draw(st.sampled_from(["in_flight", "pause", "drain"]), label="sync mode")
+    mode = data.draw(st.sampled_from(["in_flight", "pause", "drain", "abort"]), label="sync mode")
     salt = data.draw(st.integers(0, 2**20), label="salt")
     surplus = data.draw(st.integers(0, 3), label="oversample")
     world = World(

@@ -180,7 +180,17 @@ def test_before_the_first_engine_is_up_the_run_is_starting() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "part"),
-    [("drain", "pause"), ("pause", "pause"), ("pause", "load"), ("pause", "resume"), ("in_flight", "load")],
+    [
+        ("drain", "pause"),
+        ("pause", "pause"),
+        ("abort", "pause"),
+        ("pause", "begin_update"),
+        ("pause", "transfer"),
+        ("pause", "finish_update"),
+        ("pause", "resume"),
+        ("in_flight", "begin_update"),
+        ("in_flight", "finish_update"),
+    ],
 )
 def test_a_sync_does_not_reach_into_an_engines_next_life(mode: str, part: str) -> None:
     """The engine dies and is back in the middle of a sync: the sync fails, the new life has the weights already."""
@@ -189,12 +199,12 @@ def test_a_sync_does_not_reach_into_an_engines_next_life(mode: str, part: str) -
     original = getattr(engine, part)
     reached: list[int] = []
 
-    async def interrupted(*args: Any) -> None:
+    async def interrupted(*args: Any) -> Any:
         if not world.records(SyncFailed) and engine._in_flight:
             engine.die()  # whoever has a call there says so, and the pool starts it anew
             await world.clock.sleep(5)
             reached.append(1)
-        await original(*args)
+        return await original(*args)
 
     setattr(engine, part, interrupted)
     engine.seconds = lambda request: 1.0 + request.seed % 7

@@ -287,7 +287,7 @@ def test_no_fault_stops_either_policy_or_breaks_its_bound(policy: str, data: st.
             data={"kind": "generated", "size": data.draw(st.integers(5, 40), label="items"), "epochs": 5},
             algorithm={"drop_zero_variance": data.draw(st.booleans(), label="drop zero variance")},
             engine={
-                "sync_mode": data.draw(st.sampled_from(["in_flight", "pause", "drain"])),
+                "sync_mode": data.draw(st.sampled_from(["in_flight", "pause", "drain", "abort"])),
                 "restarts_max": 3,
             },
             deadlines={"llm_call_s": 30, "env_step_s": 20, "weight_sync_s": 25},

@@ -104,7 +104,7 @@ def test_synchronous_training_calls_its_wait_generating() -> None:
     assert "waiting_for_buffer" in later
 
 
-@pytest.mark.parametrize("mode", ["in_flight", "pause", "drain"])
+@pytest.mark.parametrize("mode", ["in_flight", "pause", "drain", "abort"])
 def test_every_engine_acknowledges_every_version_in_every_sync_mode(mode: str) -> None:
     """Each engine takes versions 1 to 6 once and in order, however it takes them."""
     world = World(config(engine={"sync_mode": mode}), engines=2).go()

@@ -12,7 +12,7 @@ from eventrain.adapters.simulated.world import NumberedPrompts, SimulatedEnviron
 from eventrain.core.collector import next_prompts
 from eventrain.core.collector import step as collect
 from eventrain.core.policies.targeted import Targeted
-from eventrain.core.ports import EngineError, EngineGone, EngineInfo, GenerateRequest, PromptTooLong
+from eventrain.core.ports import EngineError, EngineGone, EngineInfo, GenerateRequest, PromptTooLong, Weights
 from eventrain.core.projections import Prompts, View
 from eventrain.core.trainer import Checkpoint, Finish, decide
 from eventrain.events.record import Record
@@ -134,10 +134,10 @@ def test_an_engine_is_started_anew_only_once_its_former_process_has_ended() -> N
     engine = world.pool[0]
     start, close = engine.start, engine.close
 
-    async def starting(weights: str, version: int) -> EngineInfo:
+    async def starting(weights: Weights) -> EngineInfo:
         assert alive == []
         alive.append("process")
-        return await start(weights, version)
+        return await start(weights)
 
     async def closing() -> None:
         await world.clock.sleep(8)

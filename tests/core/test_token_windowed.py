@@ -202,7 +202,7 @@ def slow_and_quick(policy: str = "token_windowed", **sections: Any) -> World:
     return world
 
 
-@pytest.mark.parametrize("mode", ["in_flight", "pause"])
+@pytest.mark.parametrize("mode", ["in_flight", "pause", "abort"])
 def test_a_run_masks_old_tokens_and_gives_up_no_group(mode: str) -> None:
     """Groups that take three steps are trained, without their old tokens, and the counts are in the log."""
     world = slow_and_quick(engine={"sync_mode": mode}).go()
@@ -336,7 +336,7 @@ def test_no_fault_lets_an_old_token_through(data: st.DataObject) -> None:
             rollout={"group_size": 2, "max_turns": 2},
             data={"kind": "generated", "size": data.draw(st.integers(5, 40), label="items"), "epochs": 5},
             algorithm={"drop_zero_variance": data.draw(st.booleans(), label="drop zero variance")},
-            engine={"sync_mode": data.draw(st.sampled_from(["in_flight", "pause"])), "restarts_max": 3},
+            engine={"sync_mode": data.draw(st.sampled_from(["in_flight", "pause", "abort"])), "restarts_max": 3},
             deadlines={"llm_call_s": 30, "env_step_s": 20, "weight_sync_s": 25},
             failures={"share_max": 1.0, "attempts_max": 2, "strikes_max": 2},
         ),

@@ -148,7 +148,7 @@ def test_a_waiter_that_sleeps_although_its_predicate_is_true_is_named(
 # Overdue
 
 
-@pytest.mark.parametrize("mode", ["drain", "pause", "in_flight"])
+@pytest.mark.parametrize("mode", ["drain", "pause", "in_flight", "abort"])
 def test_an_engine_that_does_not_take_weights_is_named_long_before_its_deadline(mode: str) -> None:
     """S12: a reply that never comes is overdue, and the report names the engine; its loss clears the report."""
     world = World(config(engine={"count": 4, "sync_mode": mode}), engines=4)
@@ -317,7 +317,7 @@ def healthy(seed: int, steps: int) -> World:
             run={"steps": steps},
             scheduler={"groups_per_step": draw.choice([2, 4]), "max_staleness": draw.choice([0, 1, 2, 4])},
             rollout={"group_size": size, "max_turns": 3},
-            engine={"sync_mode": draw.choice(["drain", "pause", "in_flight"])},
+            engine={"sync_mode": draw.choice(["drain", "pause", "in_flight", "abort"])},
             eval={"every_steps": draw.choice([0, 3])},
             checkpoint={"every_steps": draw.choice([0, 2])},
         ),

@@ -20,7 +20,7 @@ FAULTS: tuple[dict[str, Any], ...] = (
     {"where": "engine.generate", "what": "hang", "one_in": 20},
     {"where": "environment.step", "what": "error", "one_in": 20},
     {"where": "environment.reward", "what": "nan", "one_in": 20},
-    {"where": "engine.load", "what": "lose_reply", "times": 1},
+    {"where": "engine.finish_update", "what": "lose_reply", "times": 1},
     {"where": "engine.start", "what": "error", "times": 1},
     {"where": "learner.checkpoint", "what": "error", "times": 1},
     {"where": "learner.train", "what": "gone", "one_in": 40},

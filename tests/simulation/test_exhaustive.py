@@ -78,7 +78,7 @@ def test_no_order_stalls_when_an_attempt_fails(policy: str, staleness: int, faul
 @pytest.mark.parametrize("mode", ["in_flight", "pause"])
 def test_no_order_stalls_when_an_engine_dies(mode: str) -> None:
     """Whatever an engine holds when it dies, in a weight sync too, every order completes the run."""
-    load = {"where": "engine.load", "what": "lose_reply", "times": 1}
+    load = {"where": "engine.finish_update", "what": "lose_reply", "times": 1}
     world = tiny(staleness=0, engines=2, faults=(GONE, load), engine={"sync_mode": mode})
     sound(search(world, outcomes=("completed",)))
 

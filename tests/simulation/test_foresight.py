@@ -85,6 +85,7 @@ def test_sound_settings_are_never_refused(drawn: dict[str, dict[str, Any]]) -> N
     assert refusal(config(**drawn)) is None
 
 
+@pytest.mark.timeout(600)  # whole worlds, some of hundreds of steps: beside other work they take their time
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(healthy(), st.sampled_from([Targeted, WindowBehind, WholeSteps]))
 def test_the_copy_goes_on_exactly_when_the_whole_run_does(drawn: dict[str, dict[str, Any]], policy: Any) -> None:

@@ -16,6 +16,7 @@ from eventrain.events.types import (
     Blocked,
     DeadlineExpired,
     DeviceSampled,
+    EngineSampled,
     EnvStepFinished,
     EnvStepStarted,
     EvalCompleted,
@@ -63,6 +64,13 @@ def eventful_run() -> ToldRun:
         DeviceSampled(
             device="cuda:0", pool="learner", utilization=1.0, memory_bytes=2**31, window_s=1.0,
             source="gpm", sm_active=0.5,
+        ),
+    )  # fmt: skip
+    publish(
+        "telemetry",
+        EngineSampled(
+            engine="engine-0", running=6, waiting=2, kv_used=0.75, preemptions=1, prompt_tokens=900,
+            cached_tokens=300, sampled_tokens=400,
         ),
     )  # fmt: skip
     publish("telemetry", LoopLagSampled(window_s=1.0, counts=(5, 0, 1, *[0] * 9), sum_s=0.008, max_s=0.004))

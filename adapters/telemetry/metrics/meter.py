@@ -13,6 +13,7 @@ from ....events.record import Record
 from ....events.types import Event, RunFailed, RunFinished, RunResumed
 from .devices import Devices
 from .dispatching import Dispatching
+from .engine_load import EngineLoad
 from .engines import Engines
 from .groups import Groups
 from .health import Health
@@ -36,7 +37,7 @@ class Meter:
         # What reads other parts comes behind them, so that it sees them after the same event.
         self._parts: tuple[Part, ...] = (
             self._identity, phases, self.engines, rollouts, groups, dispatching, learning, health, self.idle,
-            Devices(phases, self.idle),
+            Devices(phases, self.idle), EngineLoad(),
         )  # fmt: skip
         self._routes: dict[type[Event], tuple[MethodType, ...]] = {}
         for part in self._parts:

@@ -106,8 +106,9 @@ class Attempt:
         """Open a call, and a turn with the call to the engine that begins it."""
         run = self.origin.run
         if isinstance(event, LlmCallStarted):
-            self.turn = Open(seq, time_ns, span_id(run, names.TURN_SPAN, seq), event)
-            own = chat_span_id(run, self.trajectory, self.attempt, event.turn)
+            if event.part == 0 or self.turn is None:
+                self.turn = Open(seq, time_ns, span_id(run, names.TURN_SPAN, seq), event)
+            own = chat_span_id(run, self.trajectory, self.attempt, event.turn, event.part)
         else:
             own = span_id(run, event.call, seq)
         self.call = Open(seq, time_ns, own, event)

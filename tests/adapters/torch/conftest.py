@@ -9,9 +9,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eventrain.adapters.torch.weights import write_weights
+from eventrain.adapters.torch.weights import publish_weights
+from eventrain.core.ports import Weights
 
 VOCABULARY = 64
+BUCKET_BYTES = 4096
+"""Some tensors of the tiny model share one, and its embeddings are larger."""
 torch.set_num_threads(1)  # two would only wait for each other
 
 
@@ -49,10 +52,20 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return two weights files of that model: the folder's own, and another."""
+def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> list[Weights]:
+    """Return two published weights of that model: the folder's own as version 0, and others as version 1."""
     folder = tmp_path_factory.mktemp("weights")
-    paths = [folder / f"{version}.safetensors" for version in (0, 1)]
-    for seed, path in enumerate(paths):
-        write_weights(tiny_llama(seed), path, durable=False)
-    return paths
+    return [published(tiny_llama(version), folder / f"{version}.safetensors", version) for version in (0, 1)]
+
+
+def published(model: LlamaForCausalLM, path: Path, version: int) -> Weights:
+    """Publish the weights of `model` in several buckets."""
+    written = publish_weights(model, path, BUCKET_BYTES)
+    assert written["buckets"] > 1
+    return Weights(version, str(path), written["tensors"], written["buckets"], written["digest"])
+
+
+@pytest.fixture(scope="session", name="published")
+def _published() -> Callable[..., Weights]:
+    """Return what publishes a model."""
+    return published

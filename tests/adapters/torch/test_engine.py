@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,6 @@ import pytest
 
 from eventrain.adapters.torch.engine import TorchEngine
 from eventrain.adapters.torch.proving import plain_logprobs
-from eventrain.adapters.torch.weights import write_weights
 from eventrain.core.config import DeadlineSection, EngineSection, RolloutSection
 from eventrain.core.ports import (
     EngineError,
@@ -26,7 +28,10 @@ from eventrain.core.ports import (
     Generation,
     PromptRefused,
     PromptTooLong,
+    Receipt,
+    Weights,
 )
+from eventrain.core.weight_update import update
 
 CONTEXT = 200
 SLOTS = 2
@@ -47,10 +52,18 @@ def engine_at(model: Path, log: Path, **section: Any) -> TorchEngine:
 class Served:
     """An engine with weights 0, on an event loop that outlives a test."""
 
-    def __init__(self, engine: TorchEngine, weights: list[Path]) -> None:
+    def __init__(self, engine: TorchEngine, weights: list[Weights]) -> None:
         self.runner = asyncio.Runner()
         self.engine = engine
-        self.weights = [str(path) for path in weights]
+        self.weights = weights
+        self.leases = count()
+
+    async def take(self, number: int, version: int | None = None) -> Receipt:
+        """Update the engine to the weights `number`, under a lease of its own."""
+        weights = self.weights[number]
+        return await update(
+            self.engine, replace(weights, version=number if version is None else version), next(self.leases)
+        )
 
     def run(self, coroutine: Any) -> Any:
         return self.runner.run(coroutine)
@@ -58,12 +71,12 @@ class Served:
 
 @pytest.fixture(scope="module", name="served")
 def _served(
-    tiny_model: Path, tiny_weights: list[Path], tmp_path_factory: pytest.TempPathFactory
+    tiny_model: Path, tiny_weights: list[Weights], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     log = tmp_path_factory.mktemp("engine") / "engine0.log"
     served = Served(engine_at(tiny_model, log), tiny_weights)
     with served.runner:
-        served.run(served.engine.start(served.weights[0], 0))
+        served.run(served.engine.start(served.weights[0]))
         yield served
         served.run(served.engine.close())
 
@@ -170,19 +183,19 @@ def test_weights_change_under_requests_in_flight(served, tiny) -> None:
             version = 0
             while not task.done():
                 version += 1
-                await engine.load(served.weights[version % 2], version)
-        await engine.load(served.weights[0], 0)
+                await served.take(version % 2, version)
+        await served.take(0)
         return task.result()
 
     answer = served.run(main())
     assert len(answer.version_spans) > 1
-    assert sum(count for _, count in answer.version_spans) == len(answer.token_ids)
+    assert sum(tokens for _, tokens in answer.version_spans) == len(answer.token_ids)
     by_weights = [plain_logprobs(tiny(seed), [7, 8], answer.token_ids) for seed in (0, 1)]
     position = 0
-    for version, count in answer.version_spans:
-        span = slice(position, position + count)
+    for version, tokens in answer.version_spans:
+        span = slice(position, position + tokens)
         assert np.abs(by_weights[version % 2][span] - answer.logprobs[span]).max() < 1e-4
-        position += count
+        position += tokens
 
 
 def test_pause_freezes_and_load_works_meanwhile(served) -> None:
@@ -197,14 +210,14 @@ def test_pause_freezes_and_load_works_meanwhile(served) -> None:
             await engine.pause("pause")
             late = group.create_task(engine.generate(request("2/0/0", max_tokens=3)))
             await until_active(engine, 1, 1)
-            await engine.load(served.weights[1], 1)
+            await served.take(1)
             assert await engine.occupancy() == (1, 1)
             assert not task.done()
             await engine.resume()
         assert [version for version, _ in task.result().version_spans] == [0, 1]
         assert late.result().version_spans == ((1, 3),)
         assert late.result().queue_s > 0
-        await engine.load(served.weights[0], 0)
+        await served.take(0)
 
     served.run(main())
 
@@ -221,26 +234,26 @@ def test_drain_finishes_what_has_a_slot(served) -> None:
             await until_active(engine, 2, 2)
             await engine.pause("drain")
             assert await engine.occupancy() == (0, 2)
-            await engine.load(served.weights[1], 1)
+            await served.take(1)
             assert not tasks[2].done()
             await engine.resume()
         assert [task.result().version_spans for task in tasks] == [((0, 60),)] * 2 + [((1, 60),)] * 2
-        await engine.load(served.weights[0], 0)
+        await served.take(0)
 
     served.run(main())
 
 
-def test_wrong_weights_are_an_engine_error(served, tiny, tmp_path) -> None:
+def test_wrong_weights_are_an_engine_error(served, tiny, published, tmp_path) -> None:
     """A missing, damaged or foreign file is refused, and the engine goes on with what it had."""
 
     async def main() -> None:
         damaged, foreign = tmp_path / "damaged.safetensors", tmp_path / "foreign.safetensors"
         damaged.write_bytes(b"\x80\x04not tensors")
-        write_weights(tiny(0, kv_heads=4), foreign, durable=False)
+        others = published(tiny(0, kv_heads=4), foreign, 9)
         before = await served.engine.generate(request())
         for path in (tmp_path / "none.safetensors", damaged, foreign):
             with pytest.raises(EngineError):
-                await served.engine.load(str(path), 9)
+                await update(served.engine, replace(others, path=str(path)), next(served.leases))
         after = await served.engine.generate(request())
         assert after.token_ids == before.token_ids
         assert after.version_spans == ((0, 8),)
@@ -256,7 +269,7 @@ def test_a_killed_engine_is_gone_until_it_is_started_again(tiny_model, tiny_weig
         engine = engine_at(tiny_model, tmp_path / "log")
         with pytest.raises(EngineGone, match="not started"):
             await engine.generate(request())
-        info = await engine.start(str(tiny_weights[0]), 0)
+        info = await engine.start(replace(tiny_weights[0], version=0))
         assert (info.context_tokens, info.slots, info.device) == (CONTEXT, SLOTS, "cpu")
         await engine.pause("pause")
         async with asyncio.TaskGroup() as group:
@@ -266,7 +279,7 @@ def test_a_killed_engine_is_gone_until_it_is_started_again(tiny_model, tiny_weig
             os.kill(engine.pid, signal.SIGKILL)
         assert all("killed by SIGKILL" in task.result() for task in tasks)
         assert "killed by SIGKILL" in await gone(engine)
-        await engine.start(str(tiny_weights[1]), 5)
+        await engine.start(replace(tiny_weights[1], version=5))
         assert (await engine.generate(request())).version_spans == ((5, 8),)
         await engine.close()
         await engine.close()
@@ -291,7 +304,7 @@ def test_a_prepared_engine_starts_in_its_process(tiny_model, tiny_weights, tmp_p
         engine = engine_at(tiny_model, tmp_path / "log")
         await engine.prepare()
         prepared = engine.pid
-        await engine.start(str(tiny_weights[0]), 3)
+        await engine.start(replace(tiny_weights[0], version=3))
         assert engine.pid == prepared
         assert (await engine.generate(request())).version_spans == ((3, 8),)
         await engine.prepare()
@@ -308,29 +321,30 @@ def test_an_engine_that_cannot_start_says_why(tiny_model, tiny_weights, tmp_path
     """A missing model folder or weights file is named in EngineGone, and no process is left."""
 
     async def main() -> None:
+        none = replace(tiny_weights[0], path=str(tmp_path / "none.safetensors"))
         for model, weights, word in (
             (tmp_path / "nowhere", tiny_weights[0], "nowhere is no usable model folder"),
-            (tiny_model, tmp_path / "none.safetensors", "none.safetensors is no usable weights file"),
+            (tiny_model, none, "none.safetensors cannot be read"),
         ):
             engine = engine_at(model, tmp_path / "log")
             with pytest.raises(EngineGone, match=word):
-                await engine.start(str(weights), 0)
+                await engine.start(weights)
             assert engine.pid is None
 
     asyncio.run(main())
 
 
 ORPHANING = """\
-import asyncio, sys
+import asyncio, json, sys
 from pathlib import Path
 from eventrain.adapters.torch.engine import TorchEngine
 from eventrain.core.config import DeadlineSection, EngineSection, RolloutSection
-from eventrain.core.ports import GenerateRequest
+from eventrain.core.ports import GenerateRequest, Weights
 
 async def main():
     model, weights, log = sys.argv[1:]
     engine = TorchEngine("e", Path(model), EngineSection(device="cpu"), RolloutSection(), Path(log), DeadlineSection())
-    await engine.start(weights, 0)
+    await engine.start(Weights(**json.loads(weights)))
     print(engine.pid, flush=True)
     while True:
         await engine.generate(GenerateRequest("1/0/0", [1, 2], 100, 1.0, 1.0, (), 0))
@@ -342,7 +356,8 @@ asyncio.run(main())
 @pytest.mark.slow
 def test_an_engine_ends_with_its_parent(tiny_model, tiny_weights, tmp_path) -> None:
     """When the run is killed in the middle of a generation, the engine's process ends as well."""
-    command = [sys.executable, "-c", ORPHANING, str(tiny_model), str(tiny_weights[0]), str(tmp_path / "log")]
+    weights = json.dumps(asdict(tiny_weights[0]))
+    command = [sys.executable, "-c", ORPHANING, str(tiny_model), weights, str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         handle = os.pidfd_open(int(parent.stdout.readline()))
@@ -351,3 +366,77 @@ def test_an_engine_ends_with_its_parent(tiny_model, tiny_weights, tmp_path) -> N
         assert select.select([handle], [], [], 30)[0]
     finally:
         os.close(handle)
+
+
+def test_an_update_that_fails_half_way_changes_nothing_and_is_made_again(served, tiny, published, tmp_path) -> None:
+    """A damaged bucket and a missing one are refused; the same update, made again and whole, is then taken."""
+
+    async def main() -> None:
+        engine, lease = served.engine, next(served.leases)
+        path = tmp_path / "two.safetensors"
+        weights = published(tiny(2), path, 2)
+        good = path.read_bytes()
+        path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        await engine.begin_update(weights, lease)
+        with pytest.raises(EngineError, match=r"bucket 0 of .* has not been transferred"):
+            await engine.finish_update(lease)
+        for bucket in range(weights.buckets - 1):
+            await engine.transfer(bucket, lease)
+        with pytest.raises(EngineError, match=f"bucket {weights.buckets - 1} has checksum"):
+            await engine.transfer(weights.buckets - 1, lease)
+        assert (await engine.generate(request())).version_spans == ((0, 8),)
+        path.write_bytes(good)
+        receipt = await update(engine, weights, lease)
+        assert receipt == Receipt(2, weights.tensors, weights.digest)
+        assert (await engine.generate(request())).version_spans == ((2, 8),)
+        await served.take(0)
+
+    served.run(main())
+
+
+def test_an_update_has_its_effect_once_and_under_the_newest_lease_only(served) -> None:
+    """Calls that are repeated give the same receipt; those of an older lease are refused and change nothing."""
+
+    async def main() -> None:
+        engine, old, new = served.engine, next(served.leases), next(served.leases)
+        first, second = replace(served.weights[1], version=1), replace(served.weights[0], version=2)
+        await engine.begin_update(first, old)
+        await engine.begin_update(second, new)
+        for _ in range(2):
+            for bucket in range(second.buckets):
+                await engine.transfer(bucket, new)
+        for late in (engine.begin_update(first, old), engine.transfer(0, old), engine.finish_update(old)):
+            with pytest.raises(EngineError, match=f"lease {old} is over: the newest one is {new}"):
+                await late
+        receipts = [await engine.finish_update(new) for _ in range(2)]
+        assert receipts == [Receipt(2, second.tensors, second.digest)] * 2
+        assert (await engine.generate(request())).version_spans == ((2, 8),)
+        await served.take(0)
+
+    served.run(main())
+
+
+def test_abort_gives_the_tokens_so_far_and_they_can_be_taken_up_again(served, tiny) -> None:
+    """Aborted, an answer ends with its tokens so far; sampled on behind them, the rest is of the new weights."""
+
+    async def main() -> tuple[Generation, Generation]:
+        engine = served.engine
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(engine.generate(request(prompt=[7, 8], max_tokens=180)))
+            await until_active(engine, 1)
+            await engine.pause("abort")
+            first = await task
+            assert await engine.occupancy() == (0, 0)
+            await served.take(1)
+            await engine.resume()
+        prompt = [7, 8, *first.token_ids]
+        rest = await engine.generate(request(prompt=prompt, max_tokens=180 - len(first.token_ids)))
+        await served.take(0)
+        return first, rest
+
+    first, rest = served.run(main())
+    assert first.finish_reason == "abort"
+    assert 0 < len(first.token_ids) < 180
+    assert first.version_spans == ((0, len(first.token_ids)),)
+    assert np.abs(plain_logprobs(tiny(0), [7, 8], first.token_ids) - first.logprobs).max() < 1e-4
+    assert rest.version_spans == ((1, 180 - len(first.token_ids)),)
