@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..core.config import RunConfig, require_enough_prompts
-from ..core.ports import Ports
+from ..core.ports import Engine, Ports
 from ..core.rollout import derived_seed
 from ..events.folder import RunFolder
 from ..events.record import Record
@@ -17,9 +17,12 @@ from .artifacts import FolderArtifacts
 from .clock import SystemClock
 from .data import eval_prompt_source, prompt_source
 from .environments import environment_factory
+from .launching import LocalLauncher
 from .renderer import HuggingFaceRenderer
 from .torch.engine import TorchEngine
 from .torch.learner import TorchLearner
+from .vllm.engine import VllmEngine
+from .wording import require
 
 
 def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | None = None) -> Ports:
@@ -35,17 +38,7 @@ def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | N
     seed, evaluation = config.run.seed, config.eval
     ports = Ports(
         clock=SystemClock(after),
-        engines=[
-            TorchEngine(
-                f"engine-{number}",
-                model_path,
-                config.engine,
-                config.rollout,
-                folder.logs / f"engine-{number}.log",
-                config.deadlines,
-            )
-            for number in range(config.engine.count)
-        ],
+        engines=_engines(config, model_path, folder),
         learner=TorchLearner(
             model_path,
             config.model,
@@ -76,6 +69,24 @@ def build(config: RunConfig, folder: RunFolder, base: Path, *, after: Record | N
     return ports
 
 
+def _engines(config: RunConfig, model_path: Path, folder: RunFolder) -> list[Engine]:
+    """Return the engines that `config` asks for, each with a log of its own in the run folder."""
+    section, rollout, deadlines = config.engine, config.rollout, config.deadlines
+    names = [f"engine-{number}" for number in range(section.engines)]
+    made = [(name, model_path, section, rollout, folder.logs / f"{name}.log", deadlines) for name in names]
+    match section.kind:
+        case "torch":
+            return [TorchEngine(*given) for given in made]
+        case "vllm":
+            return [VllmEngine(*given, LocalLauncher()) for given in made]
+        case "vllm_server":
+            require("aiohttp", "remote")
+            from .vllm.server import VllmServerEngine
+
+            urls = section.urls or [None] * section.count
+            return [VllmServerEngine(*given, url) for given, url in zip(made, urls, strict=True)]
+
+
 def code_version() -> str:
     """Return the installed version of eventrain."""
     try:
@@ -88,7 +99,10 @@ def _require_devices(config: RunConfig) -> None:
     """Raise ValueError when an engine or the learner is to run where this machine has nothing."""
     from .torch.weights import resolve_device  # torch, which the renderer's library has loaded by now
 
-    for key, device in (("engine.device", config.engine.device), ("learner.device", config.learner.device)):
+    devices = {"learner.device": config.learner.device}
+    if config.engine.kind == "torch":  # vLLM has a PyTorch of its own, and may be elsewhere
+        devices["engine.device"] = config.engine.device
+    for key, device in devices.items():
         try:
             resolve_device(device)
         except ValueError as error:

@@ -41,7 +41,9 @@ class CheckReport:
         return self.found if isinstance(self.found, Agreement) else self.found.before
 
 
-def check_run(folder: RunFolder, *, overrides: Sequence[str] = (), ignored: Sequence[str] = ()) -> CheckReport:
+def check_run(
+    folder: RunFolder, *, overrides: Sequence[str] = (), ignored: Sequence[str] = ()
+) -> CheckReport:
     """Check the log in `folder`, with `overrides` (``"scheduler.max_staleness=2"``) on top of the run's settings.
 
     Raises `BadInput` for a setting that is refused, `NotReplayable` for a log without a beginning.
@@ -124,7 +126,9 @@ def _fields(fields: Mapping[str, Any]) -> str:
 
 def _counts(compared: Agreement) -> str:
     total = sum(compared.decisions.values())
-    return f"{total:,} decisions agree: {_kinds(compared.decisions)}; and {compared.waits:,} decisions to wait"
+    return (
+        f"{total:,} decisions agree: {_kinds(compared.decisions)}; and {compared.waits:,} decisions to wait"
+    )
 
 
 def _kinds(counts: Mapping[str, int]) -> str:

@@ -127,14 +127,10 @@ def execute_resumed(
         ports = _built(config, folder, Path(past.started.base or "."), after=last)
         named = past.started.run  # of all segments, whatever the run is called by now
         with _written(folder, config, named=named, next_seq=last.seq + 1, locked=True) as (writer, payloads):
-            opening = opening_of(
-                past, folder, payloads, ports, torn, config=config, forked_from=forked_from
-            )
+            opening = opening_of(past, folder, payloads, ports, torn, config=config, forked_from=forked_from)
             click.echo("\n".join(resumed_lines(config.run.name, opening)), err=True)
             bus = Bus(ports.clock, writer, next_seq=last.seq + 1)
-            return _conducted(
-                config, ports, bus, payloads, folder, past=past, opening=opening, debug=debug
-            )
+            return _conducted(config, ports, bus, payloads, folder, past=past, opening=opening, debug=debug)
 
 
 def _what_is_there(folder: RunFolder) -> tuple[TornTail | None, Past]:
@@ -202,7 +198,9 @@ async def _supervised(run: Run, screen: Screen, folder: RunFolder) -> RunOutcome
     telemetry = Telemetry(run, folder)
     with _signals(stop, screen):
         async with asyncio.TaskGroup() as group:
-            showing = group.create_task(screen.show(run.bus, run.view, run.ports.clock.mono_ns), name="screen")
+            showing = group.create_task(
+                screen.show(run.bus, run.view, run.ports.clock.mono_ns), name="screen"
+            )
             telling = group.create_task(telemetry.tell(), name="telemetry")
             outcome = await run.conduct(stop)
             run.bus.close()

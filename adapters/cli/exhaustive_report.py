@@ -40,7 +40,9 @@ def _sentence(searched: Searched) -> str:
     if searched.found is not None:
         return f"{counts}: BROKE '{searched.found.law}'"
     if not searched.whole:
-        return f"{counts}: no law broken so far, but there are more than {STATES_MAX:,} states; make it smaller"
+        return (
+            f"{counts}: no law broken so far, but there are more than {STATES_MAX:,} states; make it smaller"
+        )
     ends = ", ".join(f"{outcome} in {number:,}" for outcome, number in searched.outcomes.most_common())
     return f"{counts}: no deadlock, no broken law; ends as {ends}"
 

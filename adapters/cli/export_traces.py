@@ -57,7 +57,10 @@ class Count:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--otlp", metavar="URL", help="Send them to an OpenTelemetry receiver (OTLP over HTTP).")
 @click.option(
-    "--jsonl", metavar="FILE", type=click.Path(path_type=Path), help="Write them as OTLP JSON, one batch a line."
+    "--jsonl",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write them as OTLP JSON, one batch a line.",
 )
 @click.option(
     "--share",
@@ -72,7 +75,9 @@ class Count:
     help="Slowest trajectories of each step to trace in any case (telemetry.trace_slowest of the run).",
 )
 @click.option(
-    "--truncate-open", is_flag=True, help="Of a run that goes on, also what is open, cut off where the log ends now."
+    "--truncate-open",
+    is_flag=True,
+    help="Of a run that goes on, also what is open, cut off where the log ends now.",
 )
 @force_option
 @debug_option

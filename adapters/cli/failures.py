@@ -69,10 +69,14 @@ def expected_failure(error: BaseException) -> CommandFailed | None:
             | PortError()
         ):
             return CommandFailed([text])
-        case ValidationError() if error.title == "RunConfig":  # of a log: what a user writes is judged where it is read
+        case ValidationError() if (
+            error.title == "RunConfig"
+        ):  # of a log: what a user writes is judged where it is read
             wrong = error.errors(include_url=False)[0]
             key = ".".join(map(str, wrong["loc"]))
-            return CommandFailed([f"the configuration in the log is not one of this version: {key}: {wrong['msg']}"])
+            return CommandFailed(
+                [f"the configuration in the log is not one of this version: {key}: {wrong['msg']}"]
+            )
         case OSError() if error.strerror:
             about = f"{error.filename}: " if error.filename else ""
             return CommandFailed([f"{about}{error.strerror.lower()}"])

@@ -227,4 +227,6 @@ class Keys:
 def _footer(speed: float | None, note: str) -> str:
     pace = f"playing at {speed:g}x" if speed else "stopped"
     said = f"{note}; " if note else ""
-    return click.style(f"{said}{pace}   right/space: next   left: back   + -: play, faster, slower   q: quit", dim=True)
+    return click.style(
+        f"{said}{pace}   right/space: next   left: back   + -: play, faster, slower   q: quit", dim=True
+    )

@@ -50,7 +50,10 @@ def fork_command(
     name = _require_sense(run, point, overrides)
     folder = make_fork(source, point, _new_path(run_dir or default_run_dir(f"{name}-fork")))
     if point.version != int(found[1]):
-        click.echo(f"{name}: step {found[1]} has no checkpoint; the newest before it is step {point.version}", err=True)
+        click.echo(
+            f"{name}: step {found[1]} has no checkpoint; the newest before it is step {point.version}",
+            err=True,
+        )
     try:
         outcome = execute_resumed(
             folder, overrides=overrides, forked_from=str(run.resolve()), debug=debugging()

@@ -33,7 +33,9 @@ Examples:
 
 @click.command("frontier", help=HELP, short_help="Draw the trade-off of the scheduling policies.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Simulated runs per row.")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Simulated runs per row."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @debug_option
 def frontier_command(run: Path, seeds: int, as_json: bool) -> None:

@@ -157,7 +157,10 @@ def _plot(frontier: Frontier) -> list[str]:
     for point, share in zip(points, shares, strict=True):
         put(point.lag_mean, share, letters[_name(point)])
     put(measured.lag_mean, frontier.efficiency(measured.step_s), "@")
-    lines = [f"{top * (HEIGHT - 1 - n) / (HEIGHT - 1):4.2f} |{''.join(row).rstrip()}" for n, row in enumerate(cells)]
+    lines = [
+        f"{top * (HEIGHT - 1 - n) / (HEIGHT - 1):4.2f} |{''.join(row).rstrip()}"
+        for n, row in enumerate(cells)
+    ]
     legend = ", ".join(f"{letter} {name}" for name, letter in letters.items())
     return [
         click.style("efficiency against mean lag", dim=True),
@@ -184,7 +187,9 @@ def _notes(frontier: Frontier) -> list[str]:
         f"assumed: {ASSUMED}",
     ]
     if model.scale > 1:
-        notes.append(f"simulated at 1/{model.scale:.3g} of the run's size, with as much less room in the engines")
+        notes.append(
+            f"simulated at 1/{model.scale:.3g} of the run's size, with as much less room in the engines"
+        )
     if abs(frontier.error) > ERROR_SAID:
         notes.append(
             click.style(

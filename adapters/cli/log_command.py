@@ -87,7 +87,9 @@ def _instead(folder: RunFolder) -> str:
 
 @log_command.command("export", short_help="Write all events as Parquet, one file per kind.")
 @RUN
-@click.option("--parquet", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="Where to.")
+@click.option(
+    "--parquet", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="Where to."
+)
 @debug_option
 def export_command(run: Path, out: Path) -> None:
     """Write the events of a run as Parquet files, DIR/<kind>.parquet, with a column for every field.

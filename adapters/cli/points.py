@@ -62,7 +62,9 @@ def parse_point(text: str) -> Point:
         hours, minutes, secs, part = since.groups()
         whole = int(hours or 0) * 3600 + int(minutes) * 60 + int(secs)
         return Time(text, _to_its_end(whole * 10**9, part), None)
-    if utc := re.fullmatch(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(?:Z| ?UTC|\+00:00)?", text):
+    if utc := re.fullmatch(
+        r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(?:Z| ?UTC|\+00:00)?", text
+    ):
         try:
             moment = datetime.datetime.fromisoformat(utc[1]).replace(tzinfo=datetime.UTC)
         except ValueError:

@@ -105,7 +105,9 @@ def _hidden(value: Any) -> Any:
         return {"redacted": digest_of(value)}
     if isinstance(value, list):
         return [_hidden(one) for one in value]
-    return f"https://{digest_of(value)}" if str(value).startswith(("http://", "https://")) else digest_of(value)
+    return (
+        f"https://{digest_of(value)}" if str(value).startswith(("http://", "https://")) else digest_of(value)
+    )
 
 
 def digest_of(value: object) -> str:

@@ -47,7 +47,9 @@ Examples:
 """
 
 
-@click.command("replay", help=HELP, short_help="Show the state at any point of a log, or check its decisions.")
+@click.command(
+    "replay", help=HELP, short_help="Show the state at any point of a log, or check its decisions."
+)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--at", metavar="POINT", default=None, help="The point; default: end, with --follow the start.")
 @click.option(
@@ -57,7 +59,9 @@ Examples:
     default=None,
     help="Show what changed from the first point to the second.",
 )
-@click.option("--follow", is_flag=True, help="Step through what follows --at; keys on a terminal, else lines.")
+@click.option(
+    "--follow", is_flag=True, help="Step through what follows --at; keys on a terminal, else lines."
+)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
@@ -65,7 +69,9 @@ Examples:
     default=None,
     help="With --follow: play by itself, N times as fast as it was.",
 )
-@click.option("--check", "checking", is_flag=True, help="Make every decision again; stop at the first that differs.")
+@click.option(
+    "--check", "checking", is_flag=True, help="Make every decision again; stop at the first that differs."
+)
 @click.option(
     "--ignore-kind",
     "ignored",

@@ -27,7 +27,9 @@ Examples:
   eventrain report runs/demo -o demo.html
 """
 
-REPORT = Output("report", "report.html", lambda head: b'<meta name="generator" content="eventrain report">' in head)
+REPORT = Output(
+    "report", "report.html", lambda head: b'<meta name="generator" content="eventrain report">' in head
+)
 
 
 @click.command("report", help=HELP, short_help="Write one HTML page about a run.")

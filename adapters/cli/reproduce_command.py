@@ -39,7 +39,9 @@ Examples:
 @click.command("reproduce", help=HELP, short_help="Run it again from its log, in virtual time.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--seed", type=click.IntRange(min=0), help="Shuffle the schedule of tasks with this seed.")
-@click.option("--log", type=click.Path(path_type=Path), help="Write the new log to this folder, which must be new.")
+@click.option(
+    "--log", type=click.Path(path_type=Path), help="Write the new log to this folder, which must be new."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @debug_option
 @click.pass_context
@@ -78,7 +80,11 @@ def reproduced_table(found: Reproduction, took_s: float, cpu_s: float) -> dict[s
     difference = found.difference
 
     def decided(decision: Decision | None) -> dict[str, Any] | None:
-        return None if decision is None else {"actor": decision.actor, "decision": decision.text, "seq": decision.seq}
+        return (
+            None
+            if decision is None
+            else {"actor": decision.actor, "decision": decision.text, "seq": decision.seq}
+        )
 
     return {
         "same": difference is None,

@@ -78,7 +78,9 @@ def resumed_lines(name: str, opening: Sequence[Event]) -> list[str]:
     how = f"forked from {resumed.forked_from}" if resumed.forked_from else "resumed"
     lines = [f"{name}: {how} at step {resumed.step}, from {resumed.checkpoint or 'the model as loaded'}"]
     lines += [
-        f"  {event.key} = {event.new}, was {event.old}" for event in opening if isinstance(event, PolicyChanged)
+        f"  {event.key} = {event.new}, was {event.old}"
+        for event in opening
+        if isinstance(event, PolicyChanged)
     ]
     steps = f", of {resumed.rolled_back} steps that are trained again" if resumed.rolled_back else ""
     parts = (

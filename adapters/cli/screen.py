@@ -86,9 +86,7 @@ class Screen:
         finally:
             lines.close()
 
-    async def _open_panel(
-        self, view: View, now_mono: Callable[[], int], stack: AsyncExitStack
-    ) -> None:
+    async def _open_panel(self, view: View, now_mono: Callable[[], int], stack: AsyncExitStack) -> None:
         from rich.console import Console  # here, as every other command starts faster without it
 
         from ..console import ProgressPanel, draw, live_panel

@@ -61,9 +61,7 @@ class Case:
     def command(self, *options: object) -> str:
         """Return the command that runs it with `options`."""
         what = "--chaos" if self.path is None else str(self.path)
-        flags = [
-            flag for flag, given in (("--eval", self.evaluating), ("--resume", self.killing)) if given
-        ]
+        flags = [flag for flag, given in (("--eval", self.evaluating), ("--resume", self.killing)) if given]
         return " ".join(map(str, [f"{program()} simulate", what, *flags, *options]))
 
 
@@ -74,7 +72,10 @@ class Case:
 @click.option("--seeds", metavar="N", type=click.IntRange(min=1), default=1, help="Seeds to run (1).")
 @click.option("--eval", "evaluating", is_flag=True, help="With evaluations, also where a scenario has none.")
 @click.option(
-    "--resume", "killing", is_flag=True, help="Kill each run once, at an event that the seed picks, and resume it."
+    "--resume",
+    "killing",
+    is_flag=True,
+    help="Kill each run once, at an event that the seed picks, and resume it.",
 )
 @click.option(
     "--exhaustive", is_flag=True, help="Try every order of messages instead of seeds; for tiny scenarios."

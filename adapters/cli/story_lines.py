@@ -60,7 +60,9 @@ def group_lines(group: GroupStory) -> list[str]:
         tries = str(len(story.attempts))
         if done is None:
             last = story.attempts[-1] if story.attempts else None
-            ended: str = last.failure.failure if last is not None and last.failure is not None else "in flight"
+            ended: str = (
+                last.failure.failure if last is not None and last.failure is not None else "in flight"
+            )
             if story.dropped is not None:
                 ended = f"dropped: {ended}"
             rows.append((name, "-", "-", "-", "-", "-", tries, ended))

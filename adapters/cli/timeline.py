@@ -145,7 +145,9 @@ class Timeline:
     def _outside(self, point: Point, end: Moment) -> CommandFailed:
         if end.unreadable is not None:
             return self._lost(point, end)
-        covers = f"seq 0 to {end.seq}, 0:00:00.000 to {clock_time(end.last.ts - self.first.ts)} since the start"
+        covers = (
+            f"seq 0 to {end.seq}, 0:00:00.000 to {clock_time(end.last.ts - self.first.ts)} since the start"
+        )
         return BadInput([f"{self.path}: {point} is outside the log, which covers {covers}"])
 
     def _lost(self, point: Point, end: Moment) -> CommandFailed:
@@ -176,7 +178,9 @@ class Timeline:
         moment: Moment | None = None
         self._snapshots.begin(facts.view.last_seq)
         try:
-            frames = self.reader.frames(max(0, facts.view.last_seq), None if snapshot is None else snapshot.mark)
+            frames = self.reader.frames(
+                max(0, facts.view.last_seq), None if snapshot is None else snapshot.mark
+            )
             for mark, records in frames:
                 self._remember(mark)
                 for record in records:

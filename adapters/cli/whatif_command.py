@@ -41,8 +41,12 @@ BAR = 24
 @click.command("whatif", help=HELP, short_help="Say what other settings would have come to.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting, in all that is tried.")
-@click.option("--sweep", "sweeps", multiple=True, metavar="KEY=A,B,C", help="A setting, tried with each value.")
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Simulated runs of each.")
+@click.option(
+    "--sweep", "sweeps", multiple=True, metavar="KEY=A,B,C", help="A setting, tried with each value."
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Simulated runs of each."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @debug_option
 def whatif_command(run: Path, sets: Sequence[str], sweeps: Sequence[str], seeds: int, as_json: bool) -> None:
@@ -74,8 +78,12 @@ def changed(config: RunConfig, sets: Sequence[str], sweeps: Sequence[str]) -> li
     for sweep in sweeps:
         key, equals, values = sweep.partition("=")
         if not equals or not values:
-            raise BadInput([f"--sweep {sweep}: must be section.key=a,b,c, for example scheduler.max_staleness=0,1,2"])
-        combinations = [[*so_far, f"{key}={value.strip()}"] for so_far in combinations for value in values.split(",")]
+            raise BadInput(
+                [f"--sweep {sweep}: must be section.key=a,b,c, for example scheduler.max_staleness=0,1,2"]
+            )
+        combinations = [
+            [*so_far, f"{key}={value.strip()}"] for so_far in combinations for value in values.split(",")
+        ]
     return [(", ".join(parts), _config(config, parts)) for parts in combinations]
 
 
@@ -86,7 +94,9 @@ def _config(config: RunConfig, parts: Sequence[str]) -> RunConfig:
         path, value = parse_override(part)
         key = ".".join(path)
         if key not in MODELLED:
-            raise BadInput([f"{key}: the model does not know what it does to a run; it knows {', '.join(MODELLED)}"])
+            raise BadInput(
+                [f"{key}: the model does not know what it does to a run; it knows {', '.join(MODELLED)}"]
+            )
         keys.append(key)
         put(settings, path, value)
     return validate(settings, "the recorded settings", keys)

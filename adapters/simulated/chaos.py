@@ -134,7 +134,11 @@ def _answers_outlast_steps(config: dict[str, dict[str, Any]], world: Surrounding
 
 
 CALLS: tuple[tuple[str, tuple[str, ...], int], ...] = (
-    ("engine.generate", ("error", "hang", "delay", "refuse", "too_long", "gone", "die", "lose_reply", "duplicate"), 2),
+    (
+        "engine.generate",
+        ("error", "hang", "delay", "refuse", "too_long", "gone", "die", "lose_reply", "duplicate"),
+        2,
+    ),
     ("environment.step", ("error", "hang", "delay"), 3),
     ("environment.reset", ("error", "hang", "delay"), 4),
     ("environment.reward", ("nan", "error", "hang", "delay"), 4),

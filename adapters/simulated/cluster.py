@@ -94,7 +94,9 @@ class Tally:
         match record.event:
             case RunStarted() as event:
                 scheduler = event.config["scheduler"]
-                self._bound = scheduler["max_staleness"] if scheduler.get("policy") == "token_windowed" else None
+                self._bound = (
+                    scheduler["max_staleness"] if scheduler.get("policy") == "token_windowed" else None
+                )
             case GroupDispatched() as event:
                 self._versions[event.group] = event.version
             case TrajectoryCompleted() as event if event.group is not None:

@@ -23,7 +23,12 @@ class SimulatedDevices:
     """Samples every device each `every_s` virtual seconds, and where the trainer's phase changes."""
 
     def __init__(
-        self, run: Run, clock: Clock, engines: Sequence[SimulatedEngine], learner: SimulatedLearner, every_s: float
+        self,
+        run: Run,
+        clock: Clock,
+        engines: Sequence[SimulatedEngine],
+        learner: SimulatedLearner,
+        every_s: float,
     ) -> None:
         self._run = run
         self._clock = clock

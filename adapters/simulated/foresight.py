@@ -62,9 +62,7 @@ class Latencies:
 
 QUICK = Latencies(start_s=0.05, answer_s=2e-4, train_s=5e-4, write_s=1e-4, commit_s=1e-4, wait_s=1.0)
 """No process that loads a library is up in 50 ms, and no engine samples a token in 0.2 ms."""
-SLOW = Latencies(
-    start_s=5.0, answer_s=1.0, train_s=2.0, write_s=0.1, commit_s=0.1, wait_s=300.0, late_s=20.0
-)
+SLOW = Latencies(start_s=5.0, answer_s=1.0, train_s=2.0, write_s=0.1, commit_s=0.1, wait_s=300.0, late_s=20.0)
 OUT_OF_REACH_S = 1e6
 
 
@@ -114,7 +112,10 @@ def smaller(config: RunConfig) -> RunConfig:
     engines beyond the second, and evaluated items beyond the second.
     """
     scheduler, data = config.scheduler, config.data
-    per_step, staleness = min(GROUPS_PER_STEP, scheduler.groups_per_step), min(STALENESS, scheduler.max_staleness)
+    per_step, staleness = (
+        min(GROUPS_PER_STEP, scheduler.groups_per_step),
+        min(STALENESS, scheduler.max_staleness),
+    )
     steps = min(config.run.steps, staleness + BEYOND)
     epochs = min(data.epochs, 2)
     changes: dict[str, dict[str, Any]] = {
@@ -128,7 +129,10 @@ def smaller(config: RunConfig) -> RunConfig:
         },
         "scheduler": {"groups_per_step": per_step, "max_staleness": staleness},
         "engine": {"count": min(config.engine.engines, 2), "slots": max(config.engine.slots, 64)},
-        "eval": {"prompts": min(config.eval.prompts, 2), "every_steps": _sooner(config.eval.every_steps, config)},
+        "eval": {
+            "prompts": min(config.eval.prompts, 2),
+            "every_steps": _sooner(config.eval.every_steps, config),
+        },
         "checkpoint": {"every_steps": _sooner(config.checkpoint.every_steps, config)},
         "watchdog": {"on_stall": "abort"},
     }
@@ -209,7 +213,9 @@ class _Witness:
             case StallDetected() as event if not self.chain:
                 self.chain = self.brought_up_to_date(event.chain)
             case DeadlineExpired(effect="eval" | "checkpoint") as event:
-                self.in_vain = self.in_vain or f"{event.effect} of {event.subject}: no end within {event.limit_s:g} s"
+                self.in_vain = (
+                    self.in_vain or f"{event.effect} of {event.subject}: no end within {event.limit_s:g} s"
+                )
 
     def brought_up_to_date(self, chain: Sequence[str]) -> list[str]:
         """Return `chain` with what the collector waits for now; it may have fallen asleep before an engine was up."""
@@ -303,7 +309,17 @@ def _late_prompt(config: RunConfig) -> int:
 
 # What is to blame
 
-SEARCHED = ("scheduler", "deadlines", "log", "eval", "checkpoint", "algorithm", "engine", "failures", "watchdog")
+SEARCHED = (
+    "scheduler",
+    "deadlines",
+    "log",
+    "eval",
+    "checkpoint",
+    "algorithm",
+    "engine",
+    "failures",
+    "watchdog",
+)
 
 
 def changed_back(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:

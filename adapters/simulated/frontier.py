@@ -344,7 +344,9 @@ class Model:
         """Return the run with the scheduler and the engines of `config`; None if the policy does not take them."""
         model, was = copy(self), self.config.engine
         model.config = config
-        model.places = max(1.0, self.places * (config.engine.engines * config.engine.slots) / (was.engines * was.slots))
+        model.places = max(
+            1.0, self.places * (config.engine.engines * config.engine.slots) / (was.engines * was.slots)
+        )
         return model._setting(config.scheduler.policy, config.scheduler.max_staleness, own=own)
 
     def _setting(self, policy: str, staleness: int, *, own: bool) -> Setting | None:

@@ -109,9 +109,7 @@ class Prompts:
     def broken(self, last: RunFinished | RunFailed) -> Iterator[Broken]:
         """Yield what is wrong; a run that failed may end with a batch in training."""
         yield from self.found
-        trained = Counter(
-            self._group[group].prompt for batch in self.batches.values() for group in batch
-        )
+        trained = Counter(self._group[group].prompt for batch in self.batches.values() for group in batch)
         for prompt, count in trained.items():
             if count > 1:
                 yield Broken("none trained twice", f"prompt {prompt} was trained {count} times")
@@ -239,7 +237,9 @@ class Rows:
         complete, dropped = self._complete[group], self._dropped[group]
         floor = rollout.group_floor or rollout.group_size
         if complete != event.trajectories or complete + dropped != rollout.group_size or complete < floor:
-            how = f"group {group} is buffered with {event.trajectories}: {complete} complete, {dropped} dropped"
+            how = (
+                f"group {group} is buffered with {event.trajectories}: {complete} complete, {dropped} dropped"
+            )
             self.found.append(Broken("rows", f"{how}, of {rollout.group_size}, and {floor} at least"))
 
     def _surplus(self, event: GroupDiscarded) -> None:
@@ -274,13 +274,13 @@ def stale_tokens(records: list[Record], config: RunConfig) -> Iterator[Broken]:
                 old = sum(count for age, count in ages if by_token and age > config.scheduler.max_staleness)
                 fresh = sum(count for _, count in ages) - old
                 if (event.masked_tokens, event.trained_tokens) != (old, fresh):
-                    counts = f"trained {event.trained_tokens} of {fresh}, masked {event.masked_tokens} of {old}"
+                    counts = (
+                        f"trained {event.trained_tokens} of {fresh}, masked {event.masked_tokens} of {old}"
+                    )
                     yield Broken("no stale token is trained", f"step {event.step}: {counts}")
 
 
-def _unexpected(
-    run: Simulated, history: Prompts, last: RunFinished | RunFailed
-) -> Iterator[Broken]:
+def _unexpected(run: Simulated, history: Prompts, last: RunFinished | RunFailed) -> Iterator[Broken]:
     """Yield what is not as the scenario expects.
 
     A kill may come before what the scenario is about, or take it with it: then the run ends well, and what was
@@ -302,7 +302,9 @@ def _unexpected(
             yield Broken("ends as it should", f"the cause is '{last.message}', not '{expect.cause}'")
     trained = len(history.batches)
     if expect.reason is not None and expect.reason not in getattr(last, "reason", ""):
-        yield Broken("ends as it should", f"the reason is '{getattr(last, 'reason', '')}', not '{expect.reason}'")
+        yield Broken(
+            "ends as it should", f"the reason is '{getattr(last, 'reason', '')}', not '{expect.reason}'"
+        )
     steps = expect.steps if expect.steps is not None else run.config.run.steps
     if (expect.steps is not None or outcome == "completed") and trained != steps:
         yield Broken("every step is trained", f"{trained} of {steps}")

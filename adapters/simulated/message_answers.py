@@ -361,9 +361,7 @@ def cancel(
             world.publish("rollout", _call_ended(asked, outcome))
         world.publish("rollout", _failed(asked, replace(CANCELLED)))
     elif asked.kind == "sync" and asked.stage == "loading":
-        failed = SyncFailed(
-            engine=asked.subject, version=trainer.published, outcome=outcome, message=message
-        )
+        failed = SyncFailed(engine=asked.subject, version=trainer.published, outcome=outcome, message=message)
         world.publish("weight_sync", failed)
     elif asked.kind == "train":
         world.publish("trainer", StepFailed(step=trainer.taken_step, outcome=outcome, message=message))

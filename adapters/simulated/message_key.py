@@ -137,4 +137,3 @@ def _pace(pace: Pace) -> tuple[Hashable, ...]:
         pace.step_s,
         any(whole for _, whole in pace._ended),
     )
-

@@ -38,9 +38,7 @@ class Asked:
 
     def fork(self) -> Asked:
         """Return a copy."""
-        return Asked(
-            self.kind, self.subject, self.stage, self.group, self.attempt, self.engine, self.number
-        )
+        return Asked(self.kind, self.subject, self.stage, self.group, self.attempt, self.engine, self.number)
 
 
 # What may be answered

@@ -162,7 +162,9 @@ class MessageWorld:
     def publish(self, actor: Actor, event: Event) -> None:
         """Append an event; it is folded at once."""
         mono = self.mono
-        record = tuple.__new__(Record, (self.seq, mono, mono, actor, None, "", event))  # half the time of Record()
+        record = tuple.__new__(
+            Record, (self.seq, mono, mono, actor, None, "", event)
+        )  # half the time of Record()
         self.seq += 1
         self.mono = mono + self.tick_ns
         self.view.apply(record)

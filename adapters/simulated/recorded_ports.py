@@ -145,7 +145,9 @@ class RecordedEngine:
         path, _, attempt = call.partition("+")
         trajectory, _, turn = path.rpartition("/")
         oldest = self.version
-        answer = await self.world.answers.get(("llm", trajectory, int(attempt or 0), int(turn), int(part or 0)))
+        answer = await self.world.answers.get(
+            ("llm", trajectory, int(attempt or 0), int(turn), int(part or 0))
+        )
         event = answer.event
         assert isinstance(event, LlmCallFinished)
         if answer.outcome != "completed":
@@ -170,7 +172,9 @@ class RecordedEngine:
         """Serve new weights when the recorded one did, or fail as it did."""
         weights = self._announced
         assert weights is not None
-        if self.name in self.world.bus.serving:  # what it takes before it serves is part of the recorded start
+        if (
+            self.name in self.world.bus.serving
+        ):  # what it takes before it serves is part of the recorded start
             answer = await self.world.answers.get(("load", self.name, weights.version, self._attempt))
             if isinstance(answer.event, SyncFailed):
                 raise EngineGone(answer.event.message)
@@ -317,7 +321,11 @@ class RecordedEnvironment:
         known = self.world.recording.prompt_tokens.get((self._trajectory, self._attempt, turn))
         if known is None and isinstance(failure, TrajectoryFailed) and failure.failure in OF_PROMPT:
             return Message("user", f"{failure.failure}:{failure.message}")
-        if known is None and isinstance(failure, TrajectoryCompleted) and failure.stop_reason == "context_full":
+        if (
+            known is None
+            and isinstance(failure, TrajectoryCompleted)
+            and failure.stop_reason == "context_full"
+        ):
             assert self.world.recording.config is not None
             known = self._tokens + self.world.recording.config.rollout.context_tokens
         count = max(0, known - self._tokens) if known is not None else REPLY_TOKENS

@@ -68,19 +68,21 @@ AT_ONCE_S = 0.05
 """An answer of the environment within this time, with no other event meanwhile, was given without a wait."""
 STEP_NS = 10
 """Between answers of different instants, so that everybody has reacted to one before the next comes."""
-FOLLOW_UPS = frozenset({
-    LlmCallStarted,
-    LlmCallFinished,
-    EnvStepStarted,
-    EnvStepFinished,
-    RewardScored,
-    TrajectoryStarted,
-    TrajectoryCompleted,
-    TrajectoryFailed,
-    Blocked,
-    Unblocked,
-    *TELEMETRY,
-})
+FOLLOW_UPS = frozenset(
+    {
+        LlmCallStarted,
+        LlmCallFinished,
+        EnvStepStarted,
+        EnvStepFinished,
+        RewardScored,
+        TrajectoryStarted,
+        TrajectoryCompleted,
+        TrajectoryFailed,
+        Blocked,
+        Unblocked,
+        *TELEMETRY,
+    }
+)
 """Events that decide nothing."""
 OPENING = (RunResumed, LogTailCut, GroupRestored, GroupDiscarded, PromptReturned)
 """What a resumed run begins with."""
@@ -216,9 +218,23 @@ class Recording:
             self.lives += 1
             self.opening = [record.event]
         self.first = self._learner_since = record
-        for kept in (self.answers, self.prompt_tokens, self.engines, self._attempts, self._open, self._latest):
+        for kept in (
+            self.answers,
+            self.prompt_tokens,
+            self.engines,
+            self._attempts,
+            self._open,
+            self._latest,
+        ):
             kept.clear()
-        for also in (self._starting, self._durables, self._waits, self._expired, self.decisions, self._instants):
+        for also in (
+            self._starting,
+            self._durables,
+            self._waits,
+            self._expired,
+            self.decisions,
+            self._instants,
+        ):
             also.clear()
         self.stop = self._instant = self._learner_failed = None
         self._learner = ("learner_start",)
@@ -291,7 +307,9 @@ class Recording:
                 elif self._learner is not None:
                     effect = "learner_start" if self._learner[0] == "learner_start" else "publish"
                     self._of_learner(record, "expired" if (effect,) in self._expired else "lost")
-            case RunFailed() as event if self._learner_failed is not None and not self._learner_failed.failure:
+            case RunFailed() as event if (
+                self._learner_failed is not None and not self._learner_failed.failure
+            ):
                 self._learner_failed.failure = event
             case DeadlineExpired() as event:
                 self._expired |= {(event.effect,), (event.effect, event.subject)}
@@ -350,7 +368,9 @@ class Recording:
         elif isinstance(event, Unblocked) and event.blocked in self._waits:
             began = self._waits.pop(event.blocked)
             assert isinstance(began.event, Blocked)
-            awaited = began.seq if event.waiter == "collector" else int(began.event.awaited.rpartition(" ")[2])
+            awaited = (
+                began.seq if event.waiter == "collector" else int(began.event.awaited.rpartition(" ")[2])
+            )
             key = self._durables.pop(awaited, None)
             if key is not None:
                 self._open[key] = began
@@ -362,7 +382,9 @@ class Recording:
 
     def _ended(self, record: Record, key: Key, outcome: str, *, at_once: bool = False) -> Answer:
         began = self._open.pop(key, record)
-        answer = Answer(key, record.seq, (record.mono - began.mono) / 1e9, outcome, record.event, at_once=at_once)
+        answer = Answer(
+            key, record.seq, (record.mono - began.mono) / 1e9, outcome, record.event, at_once=at_once
+        )
         if not at_once:
             answer.instant = self._instant_of(record, began)
         self.answers[key] = answer
@@ -403,10 +425,21 @@ _FOLDS: dict[type[Event], tuple[Callable[[Recording, Record], None], ...]] = {
         (Recording._calls,),
     ),
     **dict.fromkeys((Blocked, Unblocked), (Recording._disk,)),
-    **dict.fromkeys((StepStarted, CheckpointStarted, CheckpointCommitted), (Recording._learning, Recording._disk)),
+    **dict.fromkeys(
+        (StepStarted, CheckpointStarted, CheckpointCommitted), (Recording._learning, Recording._disk)
+    ),
     WeightsPublished: (Recording._learning, Recording._engines, Recording._disk),
     **dict.fromkeys(
-        (LearnerUp, BatchTaken, StepCompleted, StepFailed, CheckpointFailed, LearnerLost, RunFailed, DeadlineExpired),
+        (
+            LearnerUp,
+            BatchTaken,
+            StepCompleted,
+            StepFailed,
+            CheckpointFailed,
+            LearnerLost,
+            RunFailed,
+            DeadlineExpired,
+        ),
         (Recording._learning,),
     ),
     **dict.fromkeys(

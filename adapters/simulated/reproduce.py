@@ -125,9 +125,7 @@ def _conducted(
     clock = RecordedClock(first)
 
     async def conducted() -> None:
-        bus = RecordedBus(
-            clock, result.answers, next_seq=first.seq, unsaved_max=config.log.unsaved_max
-        )
+        bus = RecordedBus(clock, result.answers, next_seq=first.seq, unsaved_max=config.log.unsaved_max)
         payloads = RecordedPayloads(before)
         ports = RecordedWorld(recording, result.answers, bus, payloads).ports(clock)
         run = Run(config, ports, bus, payloads, policy=policy, past=past, opening=recording.opening)

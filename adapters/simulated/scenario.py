@@ -46,7 +46,9 @@ class Surroundings(Section):
         "mixed",
         description="Rewards inside a group: different, equal, equal for every third prompt, or one of it by chance.",
     )
-    device_s: float = Field(0.0, ge=0, description="Between two samples of the devices' use; 0: none is taken.")
+    device_s: float = Field(
+        0.0, ge=0, description="Between two samples of the devices' use; 0: none is taken."
+    )
     heal_s: float | None = Field(None, gt=0, description="From here on nothing goes wrong any more.")
 
 

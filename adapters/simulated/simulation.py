@@ -93,9 +93,7 @@ class _World:
     def begin(self) -> None:
         """Start the processes and the log writer of a life: none of the one before is left."""
         self.engines = [self._engine(f"engine-{n}") for n in range(self.world.engines)]
-        self.learner = SimulatedLearner(
-            self.clock, start_s=self.world.learner_start_s, saved=self.saved
-        )
+        self.learner = SimulatedLearner(self.clock, start_s=self.world.learner_start_s, saved=self.saved)
         self.learner.on_train = self._train_for
         full_at = None if self.was_full else self.injector.full_at
         self.disk = SimulatedDisk(self._commit_s, full_at=full_at)

@@ -176,7 +176,9 @@ class Log:
     def measured(self) -> Result:
         """Return what the run itself came to."""
         idle = self.idle.per_step(*self._counted_off())
-        return Result.of([self.latencies.measured()], [idle], self.config.scheduler.groups_per_step, self.tokens)
+        return Result.of(
+            [self.latencies.measured()], [idle], self.config.scheduler.groups_per_step, self.tokens
+        )
 
 
 def simulated(setting: Setting, seed: int, engines: int) -> tuple[Row, dict[str, float]]:

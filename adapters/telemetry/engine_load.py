@@ -71,7 +71,11 @@ class EngineLoadSampler:
             if self._over():
                 return
             status = self._view.engines.by_name.get(engine.name)
-            if status is None or status.state not in ("serving", "paused") or self._bus.unsaved > self._unsaved_max:
+            if (
+                status is None
+                or status.state not in ("serving", "paused")
+                or self._bus.unsaved > self._unsaved_max
+            ):
                 continue
             try:
                 async with asyncio.timeout(DEADLINE_S):
@@ -84,7 +88,9 @@ class EngineLoadSampler:
                     late = isinstance(error, TimeoutError)
                     why = f"no answer within {DEADLINE_S:g} s" if late else one_line(error)
                     missing = f"load of {engine.name}: {why}"
-                    self._bus.publish(ACTOR, TelemetryDegraded(part="metrics", missing=missing, works="all else"))
+                    self._bus.publish(
+                        ACTOR, TelemetryDegraded(part="metrics", missing=missing, works="all else")
+                    )
                 return
             failures = 0
             if self._over():

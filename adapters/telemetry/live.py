@@ -84,7 +84,9 @@ class Telemetry:
             async with asyncio.TaskGroup() as parts:
                 beside = [parts.create_task(self._kept("metrics", self._report), name="telemetry reports")]
                 if self._run.config.telemetry.otlp_endpoint is not None:
-                    beside.append(parts.create_task(self._kept("traces", self._follow), name="telemetry traces"))
+                    beside.append(
+                        parts.create_task(self._kept("traces", self._follow), name="telemetry traces")
+                    )
                 for part, sampler in self._samplers:
                     beside.append(parts.create_task(self._kept(part, sampler.run), name=f"telemetry {part}"))
                 await self._kept("trackers", self._fold)
@@ -145,9 +147,7 @@ class Telemetry:
     def _made(self) -> Trackers:
         config = self._run.config
         past = self._past() if self._first_seq else ()
-        trackers = Trackers(
-            config.telemetry, self._folder.path, self._run.view.identity.run, config, past
-        )
+        trackers = Trackers(config.telemetry, self._folder.path, self._run.view.identity.run, config, past)
         if self._metrics is not None:
             self._metrics.start()
         return trackers
@@ -224,9 +224,7 @@ class Telemetry:
             if isinstance(event, TelemetryDegraded):
                 log.warning("telemetry_degraded", part=event.part, missing=event.missing, works=event.works)
             elif isinstance(event, TelemetryDropped):
-                log.warning(
-                    "telemetry_dropped", signal=event.signal, reason=event.reason, count=event.count
-                )
+                log.warning("telemetry_dropped", signal=event.signal, reason=event.reason, count=event.count)
         else:
             self._run.bus.publish(ACTOR, event)
 

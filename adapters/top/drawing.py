@@ -217,7 +217,9 @@ def engine_lines(now: Shown, width: int, height: int) -> list[Line]:
 def device_lines(now: Shown, width: int) -> list[Text]:
     """Return the devices with their use and memory; all of its memory where there is room to say it."""
     names = [
-        text(device.name) if device.name.startswith("cpu:") else text(f"{device.name} ", (device.pool, "bright_black"))
+        text(device.name)
+        if device.name.startswith("cpu:")
+        else text(f"{device.name} ", (device.pool, "bright_black"))
         for device in now.devices  # the name of a process says whose it is
     ]
     name_width = max((name.cell_len for name in names), default=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.config import EngineSection, RolloutSection
+from ..wording import did_you_mean
 from .backend import BACKEND, EXTENSION
 
 _OURS = {
@@ -63,8 +63,7 @@ def require_known(names: Iterable[str], known: Sequence[str]) -> None:
     """Raise ValueError, with one line, if one of `names` is not among the `known` arguments of vLLM."""
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name, known)
             raise ValueError(f"engine.options.{name} is no engine argument of vLLM{hint}")
 
 

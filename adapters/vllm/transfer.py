@@ -1,8 +1,8 @@
 """How weights come into vLLM: a weight transfer engine of ours, which reads the learner's bucketed file.
 
-This runs inside vLLM's worker processes, so it imports nothing but torch, vLLM and the file's format. vLLM loads it as
-its worker extension (``worker_extension_cls``); importing it registers the engine under `BACKEND`. It works where
-worker and learner see the same file: in shared memory, on a local disk, or on a shared one.
+This runs inside vLLM's worker processes, which load it as their extension (``worker_extension_cls``); importing it
+registers the engine under `BACKEND`. It works where worker and learner see the same file: in shared memory, on a local
+disk, or on a shared one.
 
 An update goes through vLLM's own ``start_weight_update``, ``update_weights`` and ``finish_weight_update``. They take no
 lease and answer nothing, so the controller calls `UpdateExtension` instead, which checks and then calls them. Each
@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +32,18 @@ from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransfe
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from ..weights.file import WeightsDamaged, WeightsFile
+from ...core.ports import EngineError
+from ..weights.update import Arrived, Updates
 from .backend import BACKEND
 
 PARENT_POLL_S = 1.0
+"""Between two looks whether the process that started vLLM lives."""
 
 _TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
     "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
-
-
-class Refused(Exception):
-    """A call that must not have an effect: it comes too late, or out of turn."""
 
 
 @dataclass
@@ -55,26 +53,9 @@ class NoInfo(WeightTransferInitInfo):
 
 @dataclass
 class BucketInfo(WeightTransferUpdateInfo):
-    """Which part of the announced file to take."""
+    """Which part of the weights has arrived."""
 
     bucket: int
-
-
-@dataclass
-class Update:
-    """An update that has begun."""
-
-    lease: int
-    version: int
-    file: WeightsFile
-    checksums: dict[int, str] = field(default_factory=dict)
-    """Of the buckets that were taken, as they were read."""
-    loaded: set[str] = field(default_factory=set)
-    """Parameters of the model that have got their values, by vLLM's names."""
-    names_known: bool = True
-    """Whether the model says which parameters it loads."""
-    receipt: dict[str, Any] | None = None
-    """Once it is finished."""
 
 
 class FileTransfer(WeightTransferEngine[NoInfo, BucketInfo]):
@@ -88,23 +69,20 @@ class FileTransfer(WeightTransferEngine[NoInfo, BucketInfo]):
         super().__init__(*args)
         self.owner = ""
         """The run that may update. Leases of another one mean nothing."""
-        self.lease = -1
-        """The newest that was seen."""
-        self.update: Update | None = None
+        self.updates = Updates()
+        self.arrived: Arrived | None = None
+        """The bucket that `update_weights` is to take."""
         self._loading = False
         self._parameters = {name for name, _ in self.model.named_parameters()}
+        self._loaded: set[str] | None = set()
+        """Those of them that have their values; None if the model does not say which it loads."""
         _end_with_starter()
 
     def attach(self, owner: str) -> None:
-        """Take updates from `owner` alone, from now on."""
+        """Take updates from `owner` alone, from now on; its leases start anew."""
         if owner != self.owner:
-            self.owner, self.lease = owner, -1
-
-    def announce(self, update: Update) -> None:
-        """Make `update` the one that `start_weight_update` starts."""
-        if self.update is not None:
-            self.update.file.close()
-        self.update = update
+            self.updates.close()
+            self.owner, self.updates = owner, Updates()
 
     def init_transfer_engine(self, init_info: NoInfo) -> None:
         """Do nothing: there is nobody to meet."""
@@ -117,53 +95,38 @@ class FileTransfer(WeightTransferEngine[NoInfo, BucketInfo]):
         """
         if self._loading:
             finalize_layerwise_reload(self.model, self.model_config)
-        self._loading = True
+        self._loading, self._loaded = True, set()
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Take one bucket. Raises `WeightsDamaged` before the model is touched, or what vLLM's loader raises."""
+        """Load the bucket that has arrived. Raises what vLLM's loaders raise."""
         self.receive_weights(self.parse_update_info(update_info))
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: BucketInfo) -> None:
-        """Read, verify and load one bucket."""
-        update, number = self._begun(), update_info.bucket
-        bucket = update.file.buckets[number]
-        data = update.file.verified(number)
+        """Load the bucket that has arrived."""
+        arrived, self.arrived = self.arrived, None
+        if arrived is None or arrived.bucket.number != update_info.bucket:
+            raise EngineError(f"bucket {update_info.bucket} has not arrived")
         loaded = self.model.load_weights(
             (spec.name, torch.frombuffer(view, dtype=_TYPES[spec.dtype]).reshape(spec.shape))
-            for spec, view in bucket.split(data)
+            for spec, view in arrived.bucket.split(arrived.data)
         )
-        if loaded is None:
-            update.names_known = False
-        else:
-            update.loaded |= loaded
-        update.checksums[number] = bucket.checksum
+        self._loaded = None if loaded is None or self._loaded is None else self._loaded | loaded
 
     def finish_weight_update(self) -> None:
-        """Put the new weights in place. Raises `Refused` while a bucket or a parameter of the model is missing."""
-        update = self._begun()
-        missing = [bucket.number for bucket in update.file.buckets if bucket.number not in update.checksums]
-        if missing:
-            raise Refused(f"buckets {missing} of version {update.version} were not transferred")
+        """Put the new weights in place. Raises `EngineError` while a parameter of the model has none."""
+        left = self._parameters - self._loaded if self._loaded is not None else set()
         # What vLLM's own loader demands of a checkpoint, and of which models it can.
-        left = self._parameters - update.loaded if update.names_known else set()
         if left and self.model_config.quantization is None:
-            raise Refused(f"{update.file.path} has nothing for {len(left)} parameters, such as {min(left)}")
+            raise EngineError(f"the weights have nothing for {len(left)} parameters, such as {min(left)}")
         finalize_layerwise_reload(self.model, self.model_config)
         self._loading = False
 
     def shutdown(self) -> None:
         """Let go of the file."""
-        if self.update is not None:
-            self.update.file.close()
-            self.update = None
-
-    def _begun(self) -> Update:
-        if self.update is None:
-            raise Refused("no update has begun")
-        return self.update
+        self.updates.close()
 
 
 class UpdateExtension:
@@ -216,60 +179,50 @@ class UpdateExtension:
         }
 
     def _eventrain_begin(self, said: dict[str, Any]) -> None:
-        engine = self.weight_transfer_engine
-        _require_newest(engine, said)
-        file = WeightsFile(Path(said["path"]))
-        engine.lease = said["lease"]
-        engine.announce(Update(said["lease"], said["version"], file))
+        updates = self._eventrain_updates(said)
+        updates.begin(Path(said["path"]), said["version"], said["lease"])
         self._weight_update_active = False  # or vLLM refuses to start while one is under way
-        self.start_weight_update()  # type: ignore[attr-defined]
+        self._eventrain_natively("start_weight_update")
 
     def _eventrain_transfer(self, said: dict[str, Any]) -> None:
-        update = _current(self.weight_transfer_engine, said)
-        if update.receipt is None and said["bucket"] not in update.checksums:
-            self._eventrain_require_begun()
-            self.update_weights({"bucket": said["bucket"]})  # type: ignore[attr-defined]
+        arrived = self._eventrain_updates(said).transfer(said["bucket"], said["lease"])
+        if arrived is not None:
+            self.weight_transfer_engine.arrived = arrived
+            self._eventrain_natively("update_weights", {"bucket": arrived.bucket.number})
 
     def _eventrain_finish(self, said: dict[str, Any]) -> dict[str, Any]:
-        update = _current(self.weight_transfer_engine, said)
-        if update.receipt is None:
-            self._eventrain_require_begun()
-            self.finish_weight_update()  # type: ignore[attr-defined]
-            checksums = [update.checksums[number] for number in sorted(update.checksums)]
-            update.receipt = {
-                "version": update.version,
-                "tensors": len(update.file.specs),
-                "digest": update.file.digest_of(checksums),
-            }
-        return update.receipt
+        updates = self._eventrain_updates(said)
+        receipt, first = updates.finish(said["lease"])
+        if first:
+            self._eventrain_natively("finish_weight_update")
+            updates.close()
+        return asdict(receipt)
 
-    def _eventrain_require_begun(self) -> None:
-        if not self._weight_update_active:  # vLLM ends an update of which a part failed
-            raise Refused("a part of this update failed: it has to begin again")
+    def _eventrain_updates(self, said: dict[str, Any]) -> Updates:
+        if said["owner"] != self.weight_transfer_engine.owner:
+            raise EngineError("another run has taken this engine over")
+        return self.weight_transfer_engine.updates
 
-
-def _require_newest(engine: FileTransfer, said: dict[str, Any]) -> None:
-    if said["owner"] != engine.owner:
-        raise Refused("another run has taken this engine over")
-    if said["lease"] < engine.lease:
-        raise Refused(f"lease {said['lease']} has ended: the update under lease {engine.lease} replaced it")
+    def _eventrain_natively(self, method: str, *args: Any) -> None:
+        """Call vLLM's own method; an update of which a part failed there has to begin again."""
+        try:
+            getattr(self, method)(*args)
+        except Exception as error:
+            self.weight_transfer_engine.updates.fail()
+            raise _Failed(" ".join(f"{type(error).__name__}: {error}".split())) from error
 
 
-def _current(engine: FileTransfer, said: dict[str, Any]) -> Update:
-    """Return the update that a call means, if it may go on."""
-    _require_newest(engine, said)
-    if engine.update is None or engine.update.lease != said["lease"]:
-        raise Refused(f"no update has begun under lease {said['lease']}")
-    return engine.update
+class _Failed(Exception):
+    """vLLM failed, in whatever state that leaves the model."""
 
 
 def _answer(method: Callable[[dict[str, Any]], Any], request: str) -> dict[str, Any]:
     try:
         return {"ok": method(json.loads(request))}
-    except (Refused, WeightsDamaged) as error:
+    except EngineError as error:
         return {"refused": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever vLLM's loaders raise: the update is made again, or given up
-        return {"error": f"{type(error).__name__}: {error}"}
+    except _Failed as error:
+        return {"error": str(error)}
 
 
 def _end_with_starter() -> None:

@@ -173,7 +173,9 @@ class WeightsWriter:
             header[spec.name] = {"dtype": spec.dtype, "shape": spec.shape, "data_offsets": [start, end]}
             start = end
         text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % LENGTH_BYTES)  # the format lets spaces follow, and tensors lie aligned behind
+        text += b" " * (
+            -len(text) % LENGTH_BYTES
+        )  # the format lets spaces follow, and tensors lie aligned behind
         return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
@@ -224,7 +226,9 @@ class WeightsFile:
         data, checksum = self.read(number)
         if checksum != self.buckets[number].checksum:
             said = self.buckets[number].checksum
-            raise WeightsDamaged(f"{self.path}: bucket {number} has checksum {checksum}, it was written with {said}")
+            raise WeightsDamaged(
+                f"{self.path}: bucket {number} has checksum {checksum}, it was written with {said}"
+            )
         return data
 
     def close(self) -> None:
@@ -255,7 +259,9 @@ def _buckets(header: dict[str, Any], data_start: int) -> Iterator[Bucket]:
     ordered = sorted(header.items(), key=lambda item: item[1]["data_offsets"][0])
     specs = [TensorSpec(name, said["dtype"], tuple(said["shape"])) for name, said in ordered]
     if sum(count for count, _ in counts) != len(specs):
-        raise ValueError(f"its buckets have {sum(count for count, _ in counts)} tensors, there are {len(specs)}")
+        raise ValueError(
+            f"its buckets have {sum(count for count, _ in counts)} tensors, there are {len(specs)}"
+        )
     start, first = data_start, 0
     for number, (count, checksum) in enumerate(counts):
         tensors = tuple(specs[first : first + count])

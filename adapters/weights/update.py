@@ -74,7 +74,9 @@ class Updates:
         file = self._opened()
         missing = [bucket.number for bucket in file.buckets if bucket.number not in self._checksums]
         if missing:
-            raise EngineError(f"{file.path}: bucket {missing[0]} of {len(file.buckets)} has not been transferred")
+            raise EngineError(
+                f"{file.path}: bucket {missing[0]} of {len(file.buckets)} has not been transferred"
+            )
         checksums = [self._checksums[bucket.number] for bucket in file.buckets]
         tensors = sum(len(bucket.tensors) for bucket in file.buckets)
         receipt = Receipt(self._version, tensors, file.digest_of(checksums))

@@ -166,7 +166,9 @@ class _Gpu:
         busy, active = asked.metrics[0], asked.metrics[1]
         if busy.nvmlReturn != nvml.NVML_SUCCESS:
             raise nvml.NVMLError(busy.nvmlReturn)
-        return share_of(busy.value), share_of(active.value) if active.nvmlReturn == nvml.NVML_SUCCESS else None
+        return share_of(busy.value), share_of(
+            active.value
+        ) if active.nvmlReturn == nvml.NVML_SUCCESS else None
 
     def _ring(self) -> float | None:
         """Return the mean of the driver's samples since the last look; None where it keeps none, or has no new one."""

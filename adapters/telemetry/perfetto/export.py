@@ -86,7 +86,9 @@ class TraceExport:
                 self.events += 1
         finally:
             self._end_all(_OPEN)
-            file.name_process(self._identity.run or "run")  # the fork's, where the log begins as another run's
+            file.name_process(
+                self._identity.run or "run"
+            )  # the fork's, where the log begins as another run's
             file.flush()
 
     def _end_all(self, told: Told) -> None:

@@ -103,7 +103,8 @@ def _bound_by() -> str:
             f"{waits} * on (run) {total(component, 'run', _COMPONENTS['environment'])} / on (run) {whole}",
         ),
         claim(
-            "engine", f"{waits} * on (run) {total(component, 'run', _COMPONENTS['engine'])} / on (run) {whole}"
+            "engine",
+            f"{waits} * on (run) {total(component, 'run', _COMPONENTS['engine'])} / on (run) {whole}",
         ),
     )
     return f"topk by (run) (1, {' or '.join(claims)}) / on (run) group_left () ({total(phase, 'run')} > 0)"

@@ -186,9 +186,7 @@ class Attempt:
             kind = Kind.CLIENT if isinstance(self.call.event, LlmCallStarted) else Kind.INTERNAL
             start_ns = self.call.start_ns
             spans.append(
-                Span(
-                    resource, trace, self.call.span_id, parent, name, start_ns, now_ns, attributes, kind
-                )
+                Span(resource, trace, self.call.span_id, parent, name, start_ns, now_ns, attributes, kind)
             )
         if stay is not None and isinstance(self.ended, TrajectoryCompleted):
             waiting = buffer_span(self, self.root_id, stay, Fate("", now_ns))
@@ -342,9 +340,7 @@ def buffer_span(attempt: Attempt, parent: bytes, stay: Stay, fate: Fate) -> Span
 
 def exception(time_ns: int, kind: str, message: str) -> SpanEvent:
     """Return the event that says what went wrong."""
-    return SpanEvent(
-        time_ns, "exception", ((names.EXCEPTION_TYPE, kind), (names.EXCEPTION_MESSAGE, message))
-    )
+    return SpanEvent(time_ns, "exception", ((names.EXCEPTION_TYPE, kind), (names.EXCEPTION_MESSAGE, message)))
 
 
 def erroneous(span: Span, kind: str, message: str) -> Span:

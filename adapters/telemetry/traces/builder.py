@@ -167,7 +167,9 @@ class TraceBuilder:
         if self.origin is None:
             return
         if not self._closed:
-            self._abandon(*self._before)  # as of the last that was heard of that life, like who read the log then
+            self._abandon(
+                *self._before
+            )  # as of the last that was heard of that life, like who read the log then
         if event.config is not None:
             self._configure(event.config)
         self._identity.apply(record)

@@ -139,9 +139,7 @@ class Delivery:
         if made is None:
             if self._secure:
                 context = ssl.create_default_context()
-                made = http.client.HTTPSConnection(
-                    self._host, self._port, timeout=limit_s, context=context
-                )
+                made = http.client.HTTPSConnection(self._host, self._port, timeout=limit_s, context=context)
             else:
                 made = http.client.HTTPConnection(self._host, self._port, timeout=limit_s)
             self._connection = made

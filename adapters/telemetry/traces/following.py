@@ -160,7 +160,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--retry", type=float, default=60.0, help="seconds that one request is tried")
     parser.add_argument("--drain", type=float, default=10.0, help="seconds to send what waits at the end")
     parser.add_argument("--share", type=float, help="share of groups that are traced")
-    parser.add_argument("--slowest", type=int, help="slowest trajectories of a step that are traced in any case")
+    parser.add_argument(
+        "--slowest", type=int, help="slowest trajectories of a step that are traced in any case"
+    )
     parser.add_argument("--since-seq", type=int, default=0, help="send only what ends from this event on")
     return parser.parse_args(given)
 

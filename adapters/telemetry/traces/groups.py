@@ -135,7 +135,9 @@ class Groups:
         back = []
         for one in event.trajectories:
             attempt, _ = self._remembered.get(one.trajectory, (0, drawn))
-            made = Attempt(origin, one.trajectory, attempt, event.group, event.version, now_ns, now_ns, now_ns)
+            made = Attempt(
+                origin, one.trajectory, attempt, event.group, event.version, now_ns, now_ns, now_ns
+            )
             made.trace_id = trace_id(origin.run, one.trajectory)
             made.root_id = root_span_id(origin.run, one.trajectory, attempt)
             back.append(made)
@@ -197,7 +199,9 @@ class Groups:
             }
         else:
             chosen = {one.trajectory for one in slowest}
-            kept = frozenset(one.trajectory for one in group.attempts if one.failed or one.trajectory in chosen)
+            kept = frozenset(
+                one.trajectory for one in group.attempts if one.failed or one.trajectory in chosen
+            )
         for one in group.attempts:
             if one.trajectory in kept:
                 self.out += one.tree(fate, group.stay)

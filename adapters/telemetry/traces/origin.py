@@ -44,14 +44,16 @@ def _origin(run: str, config: dict[str, Any], code_version: str, process: tuple[
     model = model_name(str(config["model"]["path"]))
     agent = str(config["environment"]["kind"])
     provider = str(config.get("engine", {}).get("kind", "torch"))
-    resource = Resource((
-        (names.SERVICE_NAME, "eventrain"),
-        (names.SERVICE_VERSION, code_version),
-        (names.SERVICE_INSTANCE, run),
-        (names.HOST, process[0]),
-        (names.PID, process[1]),
-        (names.RUN, run),
-    ))
+    resource = Resource(
+        (
+            (names.SERVICE_NAME, "eventrain"),
+            (names.SERVICE_VERSION, code_version),
+            (names.SERVICE_INSTANCE, run),
+            (names.HOST, process[0]),
+            (names.PID, process[1]),
+            (names.RUN, run),
+        )
+    )
     call = ((names.OPERATION, "chat"), (names.PROVIDER, provider), (names.MODEL, model))
     return Origin(run, resource, agent, f"chat {model}", f"invoke_agent {agent}", call, code_version)
 
@@ -63,9 +65,7 @@ def model_name(path: str) -> str:
     return path if is_hub else (parts[-1] if parts else path)
 
 
-def truncated(
-    run: str, tree: list[Span], open_ids: frozenset[bytes], seq: int, *, gone: bool
-) -> list[Span]:
+def truncated(run: str, tree: list[Span], open_ids: frozenset[bytes], seq: int, *, gone: bool) -> list[Span]:
     """Return a copy of a `tree` that is still open at `seq`, closed there; spans of `open_ids` are marked as cut short.
 
     The copy has ids of its own, made from the spans' own and `seq`: the true spans may still come under theirs, and a

@@ -65,9 +65,7 @@ def encoded(spans: Iterable[Span]) -> bytes:
     schema = _sized(names.SCHEMA_URL.encode())
     parts = []
     for resource, group in groupby(spans, key=_resource_of):
-        of_scope = b"".join(
-            [scope, *[_SPANS + _sized(_span(span)) for span in group], _SCOPE_SCHEMA, schema]
-        )
+        of_scope = b"".join([scope, *[_SPANS + _sized(_span(span)) for span in group], _SCOPE_SCHEMA, schema])
         described = _attributes(_RESOURCE_ATTRIBUTE, resource.attributes)
         of_resource = b"".join(
             (_RESOURCE, _sized(described), _SCOPES, _sized(of_scope), _RESOURCE_SCHEMA, schema)

@@ -96,7 +96,7 @@ def test_an_engine_whose_scheduler_dies_is_gone_with_all_that_was_asked_of_it(
 
     async def kill() -> list[BaseException | None]:
         async with asyncio.TaskGroup() as group:
-            call = group.create_task(outcome(engine.generate(ask("in flight", PROMPT, 200))))
+            call = group.create_task(outcome(engine.generate(ask("in flight", PROMPT, 1200))))
             await asyncio.sleep(0)
             os.kill(engine_core(engine.pid), signal.SIGKILL)
         return [call.result(), await outcome(engine.begin_update(weights[1], 1))]
@@ -122,7 +122,7 @@ def test_an_engine_that_is_wedged_is_gone_though_its_health_is_fine(
     with stopped(engine_core(engine.pid)):
         runner.run(engine._link._link.check_alive())  # it sees nothing wrong
         with pytest.raises(EngineGone, match="1 requests in flight and has not processed a token"):
-            runner.run(engine.generate(ask("stuck", PROMPT, 200)))
+            runner.run(engine.generate(ask("stuck", PROMPT, 1200)))
 
 
 def test_a_call_that_hangs_expires_and_the_engine_is_gone(start: Any, weights: list[Weights]) -> None:
@@ -153,7 +153,7 @@ def test_no_process_outlives_a_controller_that_is_killed(
 
         async def main():
             section = EngineSection(kind="{kind}", python=os.environ["EVENTRAIN_VLLM_PYTHON"], device="cpu")
-            given = ("engine-0", Path("{model_path}"), section, RolloutSection(context_tokens=256, max_tokens=8),
+            given = ("engine-0", Path("{model_path}"), section, RolloutSection(context_tokens=2048, max_tokens=8),
                      Path("{tmp_path}/engine.log"), DeadlineSection())
             engine = VllmEngine(*given, LocalLauncher()) if section.kind == "vllm" else VllmServerEngine(*given)
             await engine.start({weights[0]!r})
