@@ -25,7 +25,7 @@ from .arguments import require_known
 from .versions import require_supported
 
 MODULE = "vllm.entrypoints.openai.api_server"
-OF_THE_SERVER = ("enable_scale_out", "host", "port")
+OF_THE_SERVER = ("enable_scale_out", "host", "port", "uvicorn_log_level")
 """Arguments that are not the engine's."""
 HOST = "127.0.0.1"
 POLL_S = 0.05
@@ -54,6 +54,7 @@ class ServerProcess:
                 [
                     python, "-P", "-m", __name__, str(os.getpid()),
                     *arguments, "--enable-scale-out", "--host", HOST, "--port", str(port),
+                    "--uvicorn-log-level", "warning",
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

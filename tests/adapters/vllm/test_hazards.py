@@ -19,7 +19,7 @@ from vllm_models import ask
 
 from eventrain.adapters.vllm import guard
 from eventrain.adapters.vllm.linked import LinkedEngine
-from eventrain.core.ports import EngineGone, PortError, Weights
+from eventrain.core.ports import EngineError, EngineGone, PortError, Weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(360)]
 
@@ -135,6 +135,28 @@ def test_a_call_that_hangs_expires_and_the_engine_is_gone(start: Any, weights: l
             runner.run(engine.begin_update(weights[1], 1))
         with pytest.raises(EngineGone, match="has not answered"):
             runner.run(engine.generate(ask("later", PROMPT)))
+
+
+def test_a_server_that_runs_already_belongs_to_the_run_that_started_last(
+    start: Any, make_engine: Callable[..., LinkedEngine], weights: list[Weights], tmp_path: Path
+) -> None:
+    """A server at a URL is checked against the model, taken over, and left running; its former owner is refused."""
+    runner, first = start("vllm_server")
+    url = first._process.url
+    other = make_engine("vllm_server", url)
+    other._model_path = tmp_path  # type: ignore[attr-defined]
+    (tmp_path / "config.json").write_text('{"vocab_size": 65}')
+    with pytest.raises(EngineGone, match=r"serves another model: its vocab_size is 64, that of .* is 65"):
+        runner.run(other.start(weights[1]))
+    second = make_engine("vllm_server", url)
+    runner.run(second.start(weights[1]))
+    assert runner.run(second.generate(ask("taken over", PROMPT, 4))).version_spans == ((1, 4),)
+    runner.run(first.pause("pause"))
+    with pytest.raises(EngineError, match="another run has taken this engine over"):
+        runner.run(first.begin_update(weights[0], 5))
+    runner.run(first.resume())
+    runner.run(second.close())
+    assert runner.run(first.generate(ask("still up", PROMPT, 4))).version_spans == ((1, 4),)
 
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm_server"])
