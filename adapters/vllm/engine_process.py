@@ -26,6 +26,9 @@ from ...core.ports import EngineError, EngineGone
 from .arguments import require_known
 from .versions import require_supported
 
+SHUTDOWN_S = 2.0
+"""For vLLM's processes to end by themselves; nothing in them is worth more."""
+
 
 class VllmRefused(Exception):
     """vLLM does not take this request."""
@@ -96,6 +99,11 @@ class EngineProcess:
         """Raise `EngineGone` if vLLM has found that it is dead."""
         if self._vllm.errored:
             raise EngineGone("vLLM's engine process has died")
+
+    async def close(self) -> None:
+        """End vLLM's own processes, so that what they hold is free when this one has ended."""
+        if self._llm is not None:
+            self._llm.shutdown(timeout=SHUTDOWN_S)
 
     @property
     def _vllm(self) -> AsyncLLM:
