@@ -30,9 +30,10 @@ from ...events.bus import Bus
 from ...events.record import Record
 from ...events.types import DeadlineExpired, StallDetected
 from .disk import SimulatedDisk
+from .engine import SimulatedEngine
 from .trial import Parts, trial
 from .virtual_time import Stalled, VirtualClock
-from .world import SimulatedEngine, SimulatedEnvironment, SimulatedLearner
+from .world import SimulatedEnvironment, SimulatedLearner
 
 GROUPS_PER_STEP, STALENESS = 3, 3
 """At most so many in the copy."""

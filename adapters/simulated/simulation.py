@@ -24,6 +24,7 @@ from ...events.record import Record
 from ...events.types import RunFailed, RunFinished
 from .devices import SimulatedDevices
 from .disk import SimulatedDisk
+from .engine import SimulatedEngine
 from .environment_worker import SimulatedEnvironmentWorker
 from .faults import Fault, FaultyPort, Injector
 from .scenario import Scenario, Surroundings
@@ -33,7 +34,6 @@ from .virtual_time import Stalled, VirtualClock
 from .world import (
     NumberedPrompts,
     SimulatedArtifacts,
-    SimulatedEngine,
     SimulatedEnvironment,
     SimulatedLearner,
     SimulatedPayloads,
