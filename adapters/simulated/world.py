@@ -26,6 +26,7 @@ from ...core.ports import (
 from ...events.types import PayloadRef
 
 Hook = Callable[..., Awaitable[None]]
+
 TENSORS, BUCKETS = 3, 2
 """Of simulated weights."""
 
