@@ -20,12 +20,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ...core.chain import trainer_chain
 from ...core.config import DeadlineSection, RunConfig, WatchdogSection
 from ...core.failures import RunFailure
 from ...core.policies import Policy
 from ...core.ports import GenerateRequest, PromptTooLong
 from ...core.run import Run, RunOutcome
-from ...core.stalls import trainer_chain
 from ...events.bus import Bus
 from ...events.record import Record
 from ...events.types import DeadlineExpired, StallDetected
