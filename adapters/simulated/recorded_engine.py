@@ -24,9 +24,9 @@ from ...events.types import (
     TrajectoryFailed,
     VersionSpans,
 )
+from .recorded_calls import Answer
 from .recorded_errors import OF_PROMPT, error_of_text
 from .recorded_world import RecordedWorld
-from .recording import Answer
 
 OF_ENGINE = {**OF_PROMPT, "engine_lost": EngineGone}
 WRONG_WEIGHTS = "answered with weights "

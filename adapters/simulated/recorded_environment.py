@@ -26,9 +26,9 @@ from ...events.types import (
     TrajectoryFailed,
 )
 from .recorded_answers import RecordedClock, never
+from .recorded_calls import TOGETHER_NS, Answer
 from .recorded_errors import OF_PROMPT, error_named, error_of_text
 from .recorded_world import RecordedWorld
-from .recording import TOGETHER_NS, Answer
 
 REPLY_TOKENS = 8
 """Of an environment's answer whose length the log does not know."""

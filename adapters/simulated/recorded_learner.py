@@ -21,9 +21,9 @@ from ...events.types import (
     StepCompleted,
     WeightsPublished,
 )
+from .recorded_calls import Answer
 from .recorded_errors import error_named
 from .recorded_world import RecordedWorld
-from .recording import Answer
 
 
 @dataclass
