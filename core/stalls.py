@@ -52,19 +52,21 @@ def verdict(
     now_ns: int,
     *,
     due: Sequence[str] = (),
+    slept: Sequence[str] | None = None,
     breaches: Sequence[Breach] = (),
 ) -> list[Stall]:
     """Return every stall that holds in this state at `now_ns`, the run's monotonic time.
 
     `due` names the actors and trajectories whose decision is due: they move as soon as they run, so while there
-    are any, or any that are `unheard`, nothing is a deadlock, unless they have been asleep for `ASLEEP_S`.
+    are any, or any that are `unheard`, nothing is a deadlock, unless they have been asleep for `ASLEEP_S`. `slept`
+    are those of them for whom that is known while others move; None: all of them.
     """
     if view.trainer.finished or not view.trainer.steps_total:
         return []
     found = [
         deadlock(view, config, now_ns, due),
         livelock(view, config, now_ns),
-        degraded(view, config, now_ns, due),
+        degraded(view, config, now_ns, due if slept is None else slept),
         *overdue(view, config, now_ns),
         *(silent_loss(view, breach) for breach in breaches if breach.law in LOSSES),
     ]
@@ -255,13 +257,13 @@ def livelock(view: View, config: RunConfig, now_ns: int) -> Stall | None:
     )
 
 
-def degraded(view: View, config: RunConfig, now_ns: int, due: Sequence[str] = ()) -> Stall | None:
+def degraded(view: View, config: RunConfig, now_ns: int, slept: Sequence[str] = ()) -> Stall | None:
     """Return a degraded run: most of the engines' slots idle for long, though there is work, and what limits it."""
     since = view.engines.low_since_ns
     long_ns = config.watchdog.degraded_s * 1e9
     if since is None or now_ns - since < long_ns:
         return None
-    limit = limiting(view, config, now_ns - long_ns / 2, due)
+    limit = limiting(view, config, now_ns - long_ns / 2, slept)
     if limit is None:
         return None
     engines, low_s = view.engines, (now_ns - since) / 1e9
@@ -277,10 +279,10 @@ def degraded(view: View, config: RunConfig, now_ns: int, due: Sequence[str] = ()
     return Stall("degraded", "degraded", since, chain, f"degraded: {' <- '.join(chain)}")
 
 
-def limiting(view: View, config: RunConfig, before_ns: float, due: Sequence[str]) -> str | None:
+def limiting(view: View, config: RunConfig, before_ns: float, slept: Sequence[str]) -> str | None:
     """Return what keeps the engines from being used, None when there is simply no more work to be done now.
 
-    A collector counts as asleep when its wait began before `before_ns` and its decision is due.
+    A collector counts as asleep when its wait began before `before_ns` and it slept although its decision was due.
     """
     collector, engines, up = view.waits.by_waiter.get("collector"), view.engines, view.engines.up()
     free = ", ".join(engine.name for engine in up if engine.in_flight < engine.slots / 2)
@@ -298,7 +300,7 @@ def limiting(view: View, config: RunConfig, before_ns: float, due: Sequence[str]
         return None
     if collector.edge == "permit":
         return too_little_admitted(view, config, collector)
-    if "collector" in due and collector.since_ns <= before_ns:
+    if "collector" in slept and collector.since_ns <= before_ns:
         return f"the collector: groups are due, and it waits {edge_text(view, collector)}"
     return None
 

@@ -139,6 +139,7 @@ class Watchdog:
         self._breaches = len(ledger.breaches)  # those of a log that is resumed have been reported
         self._asleep_after = -1  # newest event when somebody was due and nothing else could move
         self._timer = False
+        self._due_since: dict[str, tuple[int, int]] = {}  # seq of the wait, and when it was first seen due in it
 
     async def run(self) -> None:
         """Watch until cancelled. Cancelling says of a stall that has ended that it has, and nothing else.
@@ -176,10 +177,21 @@ class Watchdog:
         breaches = self.ledger.breaches[self._breaches :]
         self._breaches += len(breaches)
         due = self.due() if nothing_moves(self.view) or self.view.engines.low_since_ns is not None else []
-        for stall in verdict(self.view, self.config, now_ns, due=due, breaches=breaches):
+        slept = self._slept(due, now_ns)
+        for stall in verdict(self.view, self.config, now_ns, due=due, slept=slept, breaches=breaches):
             if stall.key not in self.watch.standing:
                 self._tell(stall, now_ns)
         self.waiter.bus.fold()
+
+    def _slept(self, due: list[str], now_ns: int) -> list[str]:
+        """Return those of `due` who were due `ASLEEP_S` ago, in the same wait; others may only not have run yet."""
+        since, waits = self._due_since, self.view.waits.by_waiter
+        seen = {actor: (waits[actor].seq, now_ns) for actor in due if actor in waits}
+        self._due_since = {
+            actor: since[actor] if actor in since and since[actor][0] == new[0] else new
+            for actor, new in seen.items()
+        }
+        return [actor for actor, (_, at) in self._due_since.items() if now_ns - at >= ASLEEP_S * 1e9]
 
     def _tell(self, stall: Stall, now_ns: int) -> None:
         standing = self.watch.add(stall, now_ns)
@@ -231,6 +243,9 @@ class Watchdog:
         # Effects that begin meanwhile: none of them can be overdue before the shortest limit has passed.
         times.append(now_ns + min(limits.values()) * 1e9)
         if view.engines.low_since_ns is not None:
-            times.append(view.engines.low_since_ns + self.config.watchdog.degraded_s * 1e9)
+            long_ns = view.engines.low_since_ns + self.config.watchdog.degraded_s * 1e9
+            times.append(long_ns)
+            if long_ns <= now_ns and "degraded" not in self.watch.standing:
+                times += [at + ASLEEP_S * 1e9 for _, at in self._due_since.values()]
         ahead = [at for at in times if at > now_ns]
         return max(1e-3, (min(ahead) - now_ns) / 1e9) if ahead else None

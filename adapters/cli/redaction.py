@@ -1,4 +1,4 @@
-"""A copy of a run's log without what may be private: texts, tokens, paths, options, host names and messages.
+"""A copy of a run's log without what may be private: texts, tokens, paths, options, hosts, messages, logged lines.
 
 What is taken out is replaced by its digest, so that two things that were equal can still be seen to be. A digest of
 something that can be guessed (a common path, a short word) can be confirmed by who guesses it.
@@ -11,18 +11,19 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
+from pydantic import BaseModel
 
 from ...events.record import Record
 from ...events.types import DeviceSampled, Event, PolicyChanged, RunResumed, RunStarted, StallDetected
 
-HIDDEN_FIELDS = frozenset({"message", "host", "base", "forked_from", "missing"})
-"""Text fields of events of which only a digest stays, in every event that has one."""
+HIDDEN_FIELDS = frozenset({"message", "host", "base", "forked_from", "missing", "line", "node", "nodes"})
+"""Text fields of events of which only a digest stays, in every event that has one, and in each `origin`."""
 
 KEPT_FIELDS = frozenset(
     {
         "actor", "awaited", "call", "checkpoint", "code_version", "digest", "edge", "effect", "engine",
-        "error", "expected", "failed_actor", "found", "key", "kind", "law", "path", "present", "reason", "run",
-        "source", "subject", "trace_parent", "trajectory", "waiter", "worker", "works",
+        "error", "expected", "failed_actor", "found", "key", "kind", "law", "path", "phase", "present", "reason",
+        "run", "source", "subject", "trace_parent", "trajectory", "waiter", "worker", "works",
     }
 )  # fmt: skip
 """Text fields that eventrain makes itself, of numbers and of its own words. A test knows every text field."""
@@ -37,6 +38,11 @@ HIDDEN_SETTINGS = frozenset(
         "data.eval_path",
         "data.options",
         "environment.options",
+        "engine.urls",
+        "engine.python",
+        "engine.options",
+        "engine.tls_ca",
+        "cluster.address",
         "telemetry.otlp_endpoint",
         "telemetry.prometheus_host",
         "telemetry.ray_metrics",
@@ -59,11 +65,10 @@ class Redactor:
 
     def event(self, event: Event) -> Event:
         """Return `event` without anything private."""
-        changed: dict[str, Any] = {
-            name: _message(value) if name == "message" else digest_of(value)
-            for name, value in event
-            if name in HIDDEN_FIELDS and value
-        }
+        changed = _hidden_fields(event)
+        origin = getattr(event, "origin", None)
+        if origin is not None:
+            changed["origin"] = origin.model_copy(update=_hidden_fields(origin))
         match event:
             case RunStarted():
                 changed |= {"config": redacted_config(event.config), "redacted": True}
@@ -86,6 +91,19 @@ class Redactor:
         for message in self._messages:
             text = text.replace(message, _message(message))
         return text
+
+
+def _hidden_fields(model: BaseModel) -> dict[str, Any]:
+    """Return what stands for the hidden fields of an event, or of an origin, that are not empty."""
+    return {
+        name: _message(value) if name in ("message", "line") else _each_hidden(value)
+        for name, value in model
+        if name in HIDDEN_FIELDS and value
+    }
+
+
+def _each_hidden(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    return tuple(map(digest_of, value)) if isinstance(value, tuple) else digest_of(value)
 
 
 def redacted_config(config: dict[str, Any]) -> dict[str, Any]:

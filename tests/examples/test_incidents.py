@@ -12,6 +12,7 @@ from eventrain.adapters.simulated.simulation import simulate
 from eventrain.adapters.simulated.tape import Tape
 from eventrain.adapters.telemetry.metrics.meter import Meter
 from eventrain.events.reader import LogReader
+from eventrain.events.types import StallDetected
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
 NAMES = ("env_bound", "stall", "weight_sync")
@@ -48,6 +49,14 @@ def test_a_stored_log_is_what_its_world_gives(name: str) -> None:
     assert judge(simulated) is None
     stored = [record.event for record in LogReader(INCIDENTS / name / "events").records()]
     assert stored == [record.event for record in simulated.records]
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_a_collector_that_has_not_run_yet_is_not_asleep(seed: int) -> None:
+    """When the hang ends, the collector's decision is due before it runs: only the hang is told, as one stall."""
+    records = simulate(load_scenario(INCIDENTS / "stall.toml"), Tape(seed)).records
+    kinds = [record.event.stall_kind for record in records if isinstance(record.event, StallDetected)]
+    assert kinds == ["overdue"]
 
 
 def test_there_are_no_others() -> None:

@@ -20,7 +20,9 @@ from ....events.types import (
     StepCompleted,
     SyncAcknowledged,
     SyncFailed,
+    SyncRetried,
     SyncStarted,
+    SyncVerified,
 )
 from ..utc import UtcClock
 from .flows import Flows
@@ -105,6 +107,16 @@ class EngineTracks(Folded):
         told = {"version": event.version, "mode": event.mode}
         arriving = self._flows.at_engine(event.version, event.engine)
         self._of(event.engine).syncs.begin("sync", "weight sync", told, arriving)
+
+    @on(SyncRetried)
+    def _sync_retried(self, record: Record, event: SyncRetried) -> None:
+        told = {"attempt": event.attempt, "message": event.message}
+        self._of(event.engine).syncs.mark("sync", "tried again", told)
+
+    @on(SyncVerified)
+    def _sync_verified(self, record: Record, event: SyncVerified) -> None:
+        told = {"tensors": event.tensors, "size_bytes": event.size_bytes, "digest": event.digest}
+        self._of(event.engine).syncs.mark("sync", "verified", told)
 
     @on(SyncAcknowledged)
     def _sync_acknowledged(self, record: Record, event: SyncAcknowledged) -> None:

@@ -91,6 +91,7 @@ class Spans:
         def numbered(number: int) -> str:
             return f"{name} {number + 1}" if number else name
 
+        self._file = file
         self._lanes = Lanes(file, parent, numbered, SPANS_MAX, rank)
         self._open: dict[Hashable, Lane] = {}
 
@@ -101,6 +102,12 @@ class Spans:
         if lane is not None:
             self._open[key] = lane
             lane.begin(key, name, told, ends)
+
+    def mark(self, key: Hashable, name: str, told: Told | None = None) -> None:
+        """Mark this moment of the slice `key`, if it is open."""
+        lane = self._open.get(key)
+        if lane is not None:
+            self._file.instant(lane.track, name, told)
 
     def end(self, key: Hashable, told: Told | None = None, flows: Iterable[int] = ()) -> bool:
         """End the slice `key`; return whether it was open."""

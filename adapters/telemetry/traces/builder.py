@@ -44,7 +44,9 @@ from ....events.types import (
     StepStarted,
     SyncAcknowledged,
     SyncFailed,
+    SyncRetried,
     SyncStarted,
+    SyncVerified,
     TrajectoryCompleted,
     TrajectoryDropped,
     TrajectoryFailed,
@@ -149,6 +151,8 @@ class TraceBuilder:
             StepCompleted: steps.completed,
             StepFailed: steps.failed,
             SyncStarted: steps.syncs,
+            SyncRetried: steps.noted,
+            SyncVerified: steps.noted,
             SyncAcknowledged: steps.synced,
             SyncFailed: steps.synced,
             EvalStarted: steps.evaluates,
@@ -197,6 +201,7 @@ class TraceBuilder:
         self._steps.snapshot(seq, now_ns, gone=gone)
 
     def _ended(self, record: Record, now_ns: int, event: RunFinished | RunFailed) -> None:
+        self._steps.end(now_ns)
         self._abandon(record.seq, now_ns)
         self._closed = True
 

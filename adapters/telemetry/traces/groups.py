@@ -192,9 +192,7 @@ class Groups:
         if group.let_go:
             kept = frozenset[str]()
         elif group.drawn or group.kept:
-            kept = frozenset(one.trajectory for one in group.completed()) | {
-                one.trajectory for one in group.attempts
-            }
+            kept = frozenset(one.trajectory for one in group.attempts)
         else:
             chosen = {one.trajectory for one in slowest}
             kept = frozenset(one.trajectory for one in group.attempts if one.failed or one.trajectory in chosen)

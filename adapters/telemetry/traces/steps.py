@@ -26,14 +26,16 @@ from ....events.types import (
     StepStarted,
     SyncAcknowledged,
     SyncFailed,
+    SyncRetried,
     SyncStarted,
+    SyncVerified,
     Unblocked,
 )
 from . import names
 from .attempt import ERRORS, erroneous
 from .groups import Group, Groups
 from .origin import Origin, truncated
-from .spans import Attributes, Link, Span
+from .spans import Attributes, Link, Span, SpanEvent
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class Part:
     span_id: bytes
     parent: bytes
     attributes: Attributes = ()
+    events: list[SpanEvent] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -146,8 +149,9 @@ class Steps:
     def _span(self, step: Step, name: str, part: Part, end_ns: int, attributes: Attributes) -> Span:
         resource, kind = self.origin.resource, name.partition(" ")[0]
         own, parent, start_ns = part.span_id, part.parent, part.start_ns
+        attributes, events = part.attributes + attributes, tuple(part.events)
         return Span(
-            resource, step.trace_id, own, parent, kind, start_ns, end_ns, part.attributes + attributes
+            resource, step.trace_id, own, parent, kind, start_ns, end_ns, attributes, events=events
         )
 
     # Waiting, and the batch
@@ -241,6 +245,18 @@ class Steps:
         )
         self._open(f"{names.SYNC_ENGINE} {event.engine}", record, now_ns, attributes, names.SYNC)
 
+    def noted(self, record: Record, now_ns: int, event: SyncRetried | SyncVerified) -> None:
+        """Note on it that an attempt failed and another follows, or that the engine has what was published."""
+        part = self._step and self._step.parts.get(f"{names.SYNC_ENGINE} {event.engine}")
+        if not part:
+            return
+        if isinstance(event, SyncRetried):
+            told: Attributes = ((names.SYNC_ATTEMPT, event.attempt), (names.EXCEPTION_MESSAGE, event.message))
+            part.events.append(SpanEvent(now_ns, names.SYNC_RETRIED, told))
+        else:
+            told = ((names.TENSORS, event.tensors), (names.BYTES, event.size_bytes), (names.DIGEST, event.digest))
+            part.events.append(SpanEvent(now_ns, names.SYNC_VERIFIED, told))
+
     def synced(self, record: Record, now_ns: int, event: SyncAcknowledged | SyncFailed) -> None:
         """End it."""
         name = f"{names.SYNC_ENGINE} {event.engine}"
@@ -284,6 +300,14 @@ class Steps:
         parts = [self._span(step, name, part, now_ns, ()) for name, part in step.parts.items()]
         tree = [self._root(step, now_ns), *step.children, *parts]
         self.out += truncated(self.origin.run, tree, frozenset(opened), seq, gone=gone)
+
+    def end(self, now_ns: int) -> None:
+        """End the step with the run, if it is trained; what was still open in it is called off."""
+        step = self._step
+        if step is not None and step.trained:
+            for name in list(step.parts):
+                self._end(name, now_ns, outcome="cancelled")
+            self._close(now_ns)
 
     def forget(self) -> None:
         """Drop the step that a process which is gone left open."""

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
 import pytest
+from pydantic import BaseModel
 
 from eventrain.adapters.cli import parquet_export
-from eventrain.adapters.cli.redaction import HIDDEN_FIELDS, KEPT_FIELDS, TREATED_FIELDS, Redactor
+from eventrain.adapters.cli.redaction import (
+    HIDDEN_FIELDS,
+    KEPT_FIELDS,
+    TREATED_FIELDS,
+    Redactor,
+    redacted_config,
+)
+from eventrain.core.config_sections import ClusterSection, EngineSection
 from eventrain.events.folder import RunFolder
 from eventrain.events.log import LogWriter
 from eventrain.events.reader import LogReader
@@ -23,11 +31,14 @@ from eventrain.events.types import (
     CheckpointCommitted,
     CheckpointStarted,
     EngineLost,
+    LearnerUp,
+    Origin,
     RunStarted,
     StallDetected,
     StepCompleted,
     TrajectoryCompleted,
     TrajectoryFailed,
+    WorkerLogged,
 )
 
 WriteRun = Callable[..., RunFolder]
@@ -427,18 +438,61 @@ def test_every_text_field_of_every_event_is_decided_about() -> None:
     def holds_text(annotation: Any) -> bool:
         if annotation is str or annotation is Any:
             return True
+        return any(holds_text(one) for one in parts(annotation))
+
+    def parts(annotation: Any) -> tuple[Any, ...]:
         if get_origin(annotation) in (Union, types.UnionType, tuple, dict):
             inner = get_args(annotation)
-            return any(holds_text(one) for one in (inner[1:] if get_origin(annotation) is dict else inner))
-        return False
+            return inner[1:] if get_origin(annotation) is dict else inner
+        return ()
 
-    text = {
-        name
-        for event in EVENT_CLASSES
-        for name, field in event.model_fields.items()
-        if holds_text(field.annotation)
-    }
+    def fields(model: type[BaseModel]) -> Iterator[str]:
+        for name, field in model.model_fields.items():
+            if holds_text(field.annotation):
+                yield name
+            for one in (field.annotation, *parts(field.annotation)):
+                if isinstance(one, type) and issubclass(one, BaseModel):
+                    yield from fields(one)
+
+    text = {name for event in EVENT_CLASSES for name in fields(event)}
+    assert {"node", "line", "trajectory"} < text
     assert text <= HIDDEN_FIELDS | KEPT_FIELDS | TREATED_FIELDS
+
+
+def test_machines_and_what_their_workers_log_are_redacted() -> None:
+    """Of an origin and of nodes a digest stays, the same for the same machine; of a line the exception's type."""
+    origin = Origin(worker="engine-0", node="gpu7.corp", at_ns=1, offset_ns=0, error_ns=0)
+    redactor = Redactor()
+    logged = redactor.event(WorkerLogged(level="error", line="OSError: /secret: disk", origin=origin))
+    up = redactor.event(LearnerUp(version=0, parameters=1, device="cuda", nodes=("gpu7.corp", "gpu8.corp")))
+    assert isinstance(logged, WorkerLogged)
+    assert isinstance(up, LearnerUp)
+    assert logged.line.startswith("OSError: sha256:")
+    assert (logged.origin.worker, logged.origin.node) == ("engine-0", up.nodes[0])
+    assert len(set(up.nodes)) == 2
+    for event in (logged, up):
+        text = event.model_dump_json()
+        assert "corp" not in text
+        assert "secret" not in text
+        assert type(event).model_validate_json(text) == event
+
+
+def test_addresses_in_the_settings_of_processes_are_redacted_and_still_settings() -> None:
+    """Servers, their certificates, a cluster and free options become digests, and the configuration is still valid."""
+    engine = EngineSection(
+        kind="vllm_server",
+        urls=("http://10.0.0.7:8000",),
+        python="/secret/python",
+        tls_ca="/secret/ca.pem",
+        options={"served_model_name": "secret"},
+    )
+    cluster = ClusterSection(kind="ray", address="10.0.0.1:6379")
+    config = {"engine": engine.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")}
+    hidden = redacted_config(config)
+    EngineSection.model_validate(hidden["engine"], strict=True)
+    ClusterSection.model_validate(hidden["cluster"], strict=True)
+    for word in ("10.0.0", "secret"):
+        assert word not in str(hidden)
 
 
 def test_a_damaged_log_is_redacted_up_to_the_damage(run: RunFolder, tmp_path: Path, command) -> None:
@@ -453,7 +507,6 @@ def test_a_damaged_log_is_redacted_up_to_the_damage(run: RunFolder, tmp_path: Pa
 
 def test_addresses_in_the_settings_of_telemetry_are_redacted_and_still_settings():
     """Receivers, pages of nodes and the host of a device become digests, and the configuration is still valid."""
-    from eventrain.adapters.cli.redaction import Redactor, redacted_config
     from eventrain.core.config_sections import TelemetrySection
     from eventrain.events.types import DeviceSampled
 

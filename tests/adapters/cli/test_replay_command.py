@@ -51,7 +51,7 @@ def _cache(tmp_path: Path, monkeypatch) -> Path:
 
 @pytest.fixture(scope="module", name="stalled")
 def _stalled() -> list[Record]:
-    """Return the log of the over-long prompt: a deadlock at seq 979, two hours before its end at seq 985."""
+    """Return the log of the over-long prompt: a deadlock at seq 982, two hours before its end at seq 988."""
     return hole_behind_the_window(legacy=True).go().log
 
 
@@ -176,7 +176,7 @@ def test_a_stalled_run_shows_why_at_the_time_of_the_stall(tmp_path: Path, stalle
     assert result.exit_code == 0
     text = result.output
     assert text.startswith("run  step 3 of 8, version 3, waiting_for_buffer for 4:49, since 0:00:11.100\n")
-    assert re.search(r"^after +979  0:00:18.100  watchdog +stall_detected", text, re.MULTILINE)
+    assert re.search(r"^after +982  0:00:18.100  watchdog +stall_detected", text, re.MULTILINE)
     assert "nothing happened in the 4:42 after that" in text
     assert re.search(r"^ +3 +3 +0 +4  short by 1$", text, re.MULTILINE)
     assert re.search(r"^buffer +7 of 8: groups 14, 15, 12, 19, 16, 18, 17$", text, re.MULTILINE)
@@ -184,7 +184,7 @@ def test_a_stalled_run_shows_why_at_the_time_of_the_stall(tmp_path: Path, stalle
     assert re.search(r"^quarantine +item 13: the prompt has 4,000 tokens", text, re.MULTILINE)
     chain = "trainer waits buffer_ready(3) <- target 3 short by 1 <- prompt 13 failed, permanent: prompt too long"
     assert re.search(rf"^chain +{re.escape(chain)}", text, re.MULTILINE)
-    assert re.search(r"^stall +deadlock, told at seq 979; first cause: seq 976$", text, re.MULTILINE)
+    assert re.search(r"^stall +deadlock, told at seq 982; first cause: seq 979$", text, re.MULTILINE)
 
 
 def test_what_is_outstanding_has_its_age_and_deadline_oldest_first(tmp_path: Path, stalled, command) -> None:
@@ -226,11 +226,11 @@ def test_a_time_is_after_all_events_that_come_no_later(tmp_path: Path, stalled) 
     """Also for the time as it is printed, which is cut to the millisecond."""
     later = [stalled[0], *(record._replace(ts=record.ts + 400_000) for record in stalled[1:])]
     timeline = Timeline(write_log(tmp_path / "run", later))
-    assert timeline.moment(parse_point("0:00:18.1")).seq == 979
-    assert timeline.moment(parse_point("0:00:18.099")).seq == 966
+    assert timeline.moment(parse_point("0:00:18.1")).seq == 982
+    assert timeline.moment(parse_point("0:00:18.099")).seq == 969
     utc = "2023-11-14T22:13:38.1Z"
-    assert timeline.moment(parse_point(utc)).seq == 979
-    assert timeline.moment(parse_point("2:00:11.100")).seq == 985
+    assert timeline.moment(parse_point(utc)).seq == 982
+    assert timeline.moment(parse_point("2:00:11.100")).seq == 988
 
 
 # Differences
@@ -269,7 +269,7 @@ def test_a_difference_says_how_groups_ended(tmp_path: Path, stalled, command) ->
     assert "  group 8, for step 2: trained in step 2\n" in result.output
     assert "groups that came and went\n  1 failed: prompt too long\n" in result.output
     assert "  waiting_for_buffer 7.0 s\n  training 3.0 s\n" in result.output
-    table = diff_table(Diff.between(Timeline(RunFolder.open(tmp_path / "run")), Seq(596), Seq(979)))
+    table = diff_table(Diff.between(Timeline(RunFolder.open(tmp_path / "run")), Seq(597), Seq(982)))
     assert table["counters"]["version"] == [2, 3]
     assert {row["how"] for row in table["went"]} == {"trained in step 2"}
 
@@ -340,10 +340,10 @@ def test_on_a_terminal_the_keys_walk_along_the_log(tmp_path: Path, stalled) -> N
     """Right and space go on, left goes back over the same events, q ends it and puts the terminal back."""
     write_log(tmp_path / "run", stalled)
     stops = [record.seq for record in stalled if interesting(record)]
-    at = stops.index(975)
-    terminal = Terminal("replay", tmp_path / "run", "--at", "975", "--follow")
+    at = stops.index(978)
+    terminal = Terminal("replay", tmp_path / "run", "--at", "978", "--follow")
     try:
-        terminal.until(r"after +975 (?s:.*)q: quit")
+        terminal.until(r"after +978 (?s:.*)q: quit")
         terminal.press("\x1b[C")
         terminal.until(rf"after +{stops[at + 1]} (?s:.*)q: quit")
         terminal.press(" ")
@@ -360,9 +360,9 @@ def test_on_a_terminal_the_keys_walk_along_the_log(tmp_path: Path, stalled) -> N
 def test_on_a_terminal_it_can_play_by_itself(tmp_path: Path, stalled) -> None:
     """At a factor of the recorded time, to the end, where it stops and says so."""
     write_log(tmp_path / "run", stalled)
-    terminal = Terminal("replay", tmp_path / "run", "--at", "970", "--follow", "--speed", "1000000")
+    terminal = Terminal("replay", tmp_path / "run", "--at", "973", "--follow", "--speed", "1000000")
     try:
-        terminal.until(r"after +985 (?s:.*)this is the end of the log; stopped")
+        terminal.until(r"after +988 (?s:.*)this is the end of the log; stopped")
         terminal.press("q")
         assert terminal.process.wait(60) == 0
     finally:
@@ -442,10 +442,10 @@ def test_the_oldest_snapshots_are_dropped_when_there_are_too_many(
 ) -> None:
     """Their files together stay below the limit."""
     monkeypatch.setattr(snapshots, "SIZE_MAX", 40_000)
-    Timeline(write_log(tmp_path / "run", stalled)).moment(Seq(980))
+    Timeline(write_log(tmp_path / "run", stalled)).moment(Seq(983))
     sizes = [path.stat().st_size for path in files(cache)]
     assert 0 < sum(sizes) <= 40_000
-    assert files(cache)[-1].name.startswith("000000000000980")
+    assert files(cache)[-1].name.startswith("000000000000983")
 
 
 def test_without_a_place_for_snapshots_replay_works_the_same(tmp_path: Path, stalled, command, monkeypatch) -> None:
@@ -460,10 +460,10 @@ def test_without_a_place_for_snapshots_replay_works_the_same(tmp_path: Path, sta
 def test_reading_a_snapshot_begins_near_the_point(tmp_path: Path, stalled, monkeypatch) -> None:
     """The records before the nearest snapshot are not decoded again."""
     folder = write_log(tmp_path / "run", stalled)
-    Timeline(folder).moment(Seq(980))
+    Timeline(folder).moment(Seq(983))
     applied = []
     monkeypatch.setattr(View, "apply", lambda self, record: applied.append(record.seq))
-    Timeline(folder).moment(Seq(979))
+    Timeline(folder).moment(Seq(982))
     assert len(applied) <= EVERY
     assert applied[0] > 900
 
@@ -493,10 +493,10 @@ def test_a_state_is_plain_data_and_comes_back_equal(stalled, resumed) -> None:
 def test_a_point_outside_the_log_says_what_it_covers(tmp_path: Path, stalled, command) -> None:
     """A seq, a time since the start and UTC times, after and before: exit code 2 and one line."""
     write_log(tmp_path / "run", stalled)
-    for text in ("986", "2:00:11.101", "2030-01-01T00:00:00Z", "2020-01-01T00:00:00Z"):
+    for text in ("989", "2:00:11.101", "2030-01-01T00:00:00Z", "2020-01-01T00:00:00Z"):
         result = command("replay", tmp_path / "run", "--at", text)
         assert result.exit_code == 2
-        covers = "is outside the log, which covers seq 0 to 985, 0:00:00.000 to 2:00:11.100 since the start"
+        covers = "is outside the log, which covers seq 0 to 988, 0:00:00.000 to 2:00:11.100 since the start"
         assert result.stderr.endswith(f"{text} {covers}\n")
         assert len(result.stderr.splitlines()) == 1
 
@@ -559,9 +559,9 @@ def test_a_damaged_log_shows_what_can_still_be_read(tmp_path: Path, stalled, com
     assert end.exit_code == 1
     last = int(re.search(r"this is the state at seq (\d+)\n$", end.stderr)[1])
     assert f"the last good event is seq {last};" in end.stderr
-    assert 500 < last < 985
+    assert 500 < last < 988
     assert re.search(rf"^after +{last} ", end.output, re.MULTILINE)
-    for text in ("984", "2:00:00"):
+    for text in ("987", "2:00:00"):
         behind = command("replay", tmp_path / "run", "--at", text)
         assert behind.exit_code == 1
         assert f"{text} cannot be shown: log damaged" in behind.stderr

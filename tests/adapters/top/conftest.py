@@ -26,7 +26,7 @@ def _cache(tmp_path: Path, monkeypatch) -> None:
 
 @pytest.fixture(scope="session", name="stalled")
 def _stalled() -> list[Record]:
-    """Return the log of the over-long prompt: a deadlock at seq 979, two hours before its end at seq 985."""
+    """Return the log of the over-long prompt: a deadlock at seq 982, two hours before its end at seq 988."""
     return hole_behind_the_window(legacy=True).go().log
 
 
@@ -45,7 +45,7 @@ def _busy() -> list[Record]:
         world=Surroundings(engines=2, spread=4.0),
         fault=(Fault(where="environment.step", what="hang", prompt=2),),
     )
-    return simulate(scenario, Tape(3)).records
+    return simulate(scenario, Tape(1)).records
 
 
 class Growing:

@@ -163,12 +163,12 @@ def test_an_id_or_a_point_is_typed(stalled, write_log) -> None:
         await hand.press(*("slash" if c == "/" else "at" if c == "@" else c for c in words), "enter")
 
     async def use(hand: Hand) -> None:
-        await hand.at(985)
+        await hand.at(988)
         await ask(hand, "14")
         assert await hand.told("became") == said("show", folder.path, "14").splitlines()
         await hand.press("escape")
-        await ask(hand, "@979")
-        await hand.at(979)
+        await ask(hand, "@982")
+        await hand.at(982)
         await ask(hand, "nonsense")
         await hand.until(lambda: "must be a trajectory" in hand.row("keys"))
         await ask(hand, "900")
@@ -182,13 +182,13 @@ def test_stalls_are_listed_as_the_command_lists_them(stalled, write_log) -> None
     folder = write_log(stalled)
 
     async def use(hand: Hand) -> None:
-        await hand.at(979)
+        await hand.at(982)
         await hand.until(lambda: "deadlock" in hand.text())
         await hand.until(lambda: "prompt 13 failed, permanent: prompt too long" in hand.text())
         await hand.press("s")
         assert await hand.told("deadlock") == said("stalls", folder.path).splitlines()
 
-    play(folder, use, at=Seq(979))
+    play(folder, use, at=Seq(982))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 36), (160, 45)])
@@ -196,7 +196,7 @@ def test_it_is_whole_on_every_size_of_terminal(stalled, write_log, size: tuple[i
     """Phase, targets with the hole, chain, slider and keys are there from 80x24 on."""
 
     async def use(hand: Hand) -> None:
-        await hand.at(979)
+        await hand.at(982)
         for words in (
             "waiting for buffer",
             "step 3",
@@ -208,7 +208,7 @@ def test_it_is_whole_on_every_size_of_terminal(stalled, write_log, size: tuple[i
         ):
             await hand.until(lambda words=words: words in hand.text())
 
-    play(write_log(stalled), use, size=size, at=Seq(979))
+    play(write_log(stalled), use, size=size, at=Seq(982))
 
 
 def test_it_follows_a_run_that_goes_on_and_says_when_it_is_gone(busy, growing) -> None:

@@ -115,17 +115,17 @@ def test_the_oldest_trajectory_of_a_group_and_its_stage_are_named(busy) -> None:
 
 def test_a_stall_is_shown_with_its_chain_and_first_cause(stalled) -> None:
     """Between its telling and its end the deadlock stands, and not before or after."""
-    assert state(stalled[:979]).stalls == ()
-    found = state(stalled[:980]).stalls
-    assert [(stall.kind, stall.seq, stall.first_cause) for stall in found] == [("deadlock", 979, 976)]
+    assert state(stalled[:982]).stalls == ()
+    found = state(stalled[:983]).stalls
+    assert [(stall.kind, stall.seq, stall.first_cause) for stall in found] == [("deadlock", 982, 979)]
     assert found[0].chain[0] == "trainer waits buffer_ready(3)"
-    assert (state(stalled[:979]).eta_s is None, state(stalled[:980]).eta_s) == (False, None)  # no end is near
+    assert (state(stalled[:982]).eta_s is None, state(stalled[:983]).eta_s) == (False, None)  # no end is near
     assert state(stalled).stalls == ()
 
 
 def test_a_short_target_shows_what_nobody_generates(stalled) -> None:
     """The hole of the run that stalled is one missing group of step 3."""
-    assert [(t.step, t.buffered, t.in_flight, t.missing) for t in state(stalled[:980]).targets] == [
+    assert [(t.step, t.buffered, t.in_flight, t.missing) for t in state(stalled[:983]).targets] == [
         (3, 3, 0, 1),
         (4, 4, 0, 0),
     ]
@@ -133,7 +133,7 @@ def test_a_short_target_shows_what_nobody_generates(stalled) -> None:
 
 def test_ages_go_on_while_nothing_happens(stalled) -> None:
     """Seen later than its last event, the state is older by that much, and events a second fall to none."""
-    facts, recent = fold(stalled[:980])
+    facts, recent = fold(stalled[:983])
     before = shown(facts, recent)
     facts.later_ns = 60_000_000_000
     after = shown(facts, recent)

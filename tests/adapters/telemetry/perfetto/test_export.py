@@ -31,7 +31,10 @@ from eventrain.events.types import (
     StallDetected,
     StepCompleted,
     StepStarted,
+    SyncAcknowledged,
+    SyncRetried,
     SyncStarted,
+    SyncVerified,
     TrajectoryFailed,
     Unblocked,
 )
@@ -146,6 +149,24 @@ def test_an_arrow_of_a_step_leads_to_no_sync_of_other_weights() -> None:
         told.publish("engine_pool", SyncStarted(engine=engine, version=version, mode="in_flight"))
     trace = ReadTrace(exported(told.records))
     assert [len(one.arrives) for one in trace.below("weights")] == [0, 1]
+
+
+def test_a_sync_is_marked_where_it_is_tried_again_and_verified() -> None:
+    """What happens within a weight sync stands on its lane; what belongs to no open sync stands nowhere."""
+    told = ToldRun()
+    told.begin()
+    verified = SyncVerified(engine="engine-0", version=1, tensors=3, digest="d1", size_bytes=48, seconds=0.2)
+    told.publish("weight_sync", verified)
+    told.publish("weight_sync", SyncStarted(engine="engine-0", version=1, mode="pause"))
+    retried = SyncRetried(engine="engine-0", version=1, attempt=1, message="connection reset")
+    told.after(0.1).publish("weight_sync", retried)
+    told.after(0.1).publish("weight_sync", verified)
+    told.publish("weight_sync", SyncAcknowledged(engine="engine-0", version=1, seconds=0.2))
+    marks = [one for one in check_laws(told.records).instants if one.lane == "weights/engine-0 sync"]
+    assert [(one.name, one.told) for one in marks] == [
+        ("tried again", {"attempt": 1, "message": "connection reset"}),
+        ("verified", {"tensors": 3, "size_bytes": 48, "digest": "d1"}),
+    ]
 
 
 def test_groups_that_were_taken_and_not_trained_keep_their_arrows() -> None:

@@ -9,13 +9,21 @@ from eventrain.adapters.telemetry.traces.sampling import Sampling
 from eventrain.adapters.telemetry.traces.spans import Kind, Span, Status
 from eventrain.events.identity import chat_span_id, trace_id
 from eventrain.events.types import (
+    BatchTaken,
     EvalCompleted,
     EvalStarted,
     GroupDiscarded,
     GroupRestored,
     LlmCallFinished,
+    PhaseEntered,
+    RunFailed,
     RunResumed,
     StallDetected,
+    StepCompleted,
+    SyncAcknowledged,
+    SyncRetried,
+    SyncStarted,
+    SyncVerified,
 )
 
 ALL = Sampling(1.0, 0)
@@ -240,6 +248,47 @@ def test_a_fork_has_ids_of_its_own_and_links_to_what_it_inherited() -> None:
     assert roots["2/0"].trace_id == trace_id("told-20260101-130000", "2/0")
     step = next(span for span in named(spans, "rl.step") if span.links)
     assert {link.span_id for link in step.links} == {span.span_id for span in roots.values()}
+
+
+def test_a_sync_says_what_was_tried_again_and_verified() -> None:
+    """Attempts that failed and the proof of what arrived are events of the engine's span, at their times."""
+    told = Told()
+    told.group(5, 0.1)
+    told.publish(BatchTaken(step=0, groups=(5,)))
+    told.publish(PhaseEntered(phase="weight_sync", step=1))
+    told.publish(SyncStarted(engine="e0", version=1, mode="pause"))
+    told.publish(SyncRetried(engine="e0", version=1, attempt=1, message="connection reset"), 0.1)
+    told.publish(
+        SyncVerified(engine="e0", version=1, tensors=3, digest="d1", size_bytes=48, seconds=0.2), 0.2
+    )
+    told.publish(SyncAcknowledged(engine="e0", version=1, seconds=0.4), 0.1)
+    (sync,) = named(spans_of(told.records, ALL), "rl.weight_sync.engine")
+    retried, verified = sync.events
+    assert (retried.name, dict(retried.attributes)) == (
+        "rl.weight_sync.retried", {"rl.weight_sync.attempt": 1, "exception.message": "connection reset"},
+    )  # fmt: skip
+    assert (verified.name, dict(verified.attributes)) == (
+        "rl.weight_sync.verified", {"rl.weight_sync.tensors": 3, "rl.bytes": 48, "rl.weight_sync.digest": "d1"},
+    )  # fmt: skip
+    assert sync.start_ns < retried.time_ns < verified.time_ns < sync.end_ns
+    assert sync.status is Status.UNSET
+
+
+def test_a_trained_step_ends_with_a_run_that_fails_in_its_weight_sync() -> None:
+    """What was open in it is called off; no copy of it is needed."""
+    told = Told()
+    told.group(5, 0.1)
+    told.publish(BatchTaken(step=0, groups=(5,)))
+    told.publish(
+        StepCompleted(step=0, version=1, loss=0.0, reward_mean=0.0, lag_mean=0.0, lag_max=0), 0.1
+    )
+    told.publish(PhaseEntered(phase="weight_sync", step=1))
+    told.publish(RunFailed(failed_actor="engine_pool", error="no_engine_left", message="gone"), 0.1)
+    spans = spans_of(told.records, ALL)
+    (step,), (sync,) = named(spans, "rl.step"), named(spans, "rl.weight_sync")
+    assert "rl.span.truncated" not in attributes(step)
+    assert attributes(sync)["rl.outcome"] == "cancelled"
+    assert step.end_ns == sync.end_ns
 
 
 def test_an_evaluation_links_to_its_trajectories() -> None:
