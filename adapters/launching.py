@@ -15,6 +15,14 @@ from .worker import WorkerProcess
 NO_ENV: Mapping[str, str] = {}
 
 
+class LauncherRefused(ValueError):
+    """The workers of a run cannot be started here. `lines` say why, one problem each."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = lines
+
+
 class Worker(Protocol):
     """An object that lives elsewhere."""
 
@@ -94,7 +102,7 @@ class Launcher(Protocol):
     async def connect(self) -> None:
         """Make sure that workers can be started. Idempotent.
 
-        Raises ValueError with one line where they cannot. Cancelled or failed, it holds nothing afterwards.
+        Raises `LauncherRefused` where they cannot. Cancelled or failed, it holds nothing afterwards.
         """
         ...
 

@@ -137,7 +137,7 @@ IMPOSSIBLE = [
     (
         "two_gpus",
         ["cluster.environment_cpus=20", "environment.workers=2"],
-        "environment-1 asks for 20 CPUs: node-0 has 32 CPUs, 10 of them free",
+        "environment-1 asks for 20 CPUs (cluster.environment_cpus): node-0 has 32 CPUs, 10 of them free",
     ),
     (
         "eight_gpus",

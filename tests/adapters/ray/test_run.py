@@ -116,5 +116,5 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_loaded(tmp_path: 
     """One line says what was asked and what there is; no log is begun."""
     refused = controller(tmp_path / "run", "cluster.engine_cpus=1000")
     assert refused.returncode == 1
-    assert "Ray on this machine: 1 engine and 1 learner rank ask for 1001 CPUs and 0 GPUs, it has " in refused.stderr
+    assert "Ray on this machine: engine-0 asks for 1000 CPUs (cluster.engine_cpus): " in refused.stderr
     assert not list((tmp_path / "run" / "events").glob("*"))
