@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..core.config import RunConfig, require_enough_prompts
-from ..core.ports import Ports
+from ..core.ports import Engine, Ports
 from ..core.projections.environment_workers import worker_name
 from ..core.rollout import derived_seed
 from ..events.folder import RunFolder
@@ -24,6 +24,8 @@ from .launching import LOCAL, Launcher
 from .renderer import HuggingFaceRenderer
 from .torch.engine import TorchEngine
 from .torch.learner import TorchLearner
+from .vllm.engine import VllmEngine
+from .wording import require
 
 
 def launcher_of(config: RunConfig, base: Path) -> Launcher:
@@ -56,18 +58,7 @@ def build(
     seed, evaluation = config.run.seed, config.eval
     ports = Ports(
         clock=SystemClock(after),
-        engines=[
-            TorchEngine(
-                f"engine-{number}",
-                model_path,
-                config.engine,
-                config.rollout,
-                folder.logs / f"engine-{number}.log",
-                config.deadlines,
-                launcher,
-            )
-            for number in range(config.engine.count)
-        ],
+        engines=_engines(config, model_path, folder, launcher),
         learner=TorchLearner(
             model_path,
             config.model,
@@ -118,6 +109,24 @@ def _environment_workers(
     ]
 
 
+def _engines(config: RunConfig, model_path: Path, folder: RunFolder, launcher: Launcher) -> list[Engine]:
+    """Return the engines that `config` asks for, each with a log of its own in the run folder."""
+    section, rollout, deadlines = config.engine, config.rollout, config.deadlines
+    names = [f"engine-{number}" for number in range(section.engines)]
+    made = [(name, model_path, section, rollout, folder.logs / f"{name}.log", deadlines) for name in names]
+    match section.kind:
+        case "torch":
+            return [TorchEngine(*given, launcher) for given in made]
+        case "vllm":
+            return [VllmEngine(*given, launcher) for given in made]
+        case "vllm_server":
+            require("aiohttp", "remote")
+            from .vllm.server import VllmServerEngine
+
+            urls = section.urls or [None] * section.count
+            return [VllmServerEngine(*given, url) for given, url in zip(made, urls, strict=True)]
+
+
 def code_version() -> str:
     """Return the installed version of eventrain."""
     try:
@@ -130,7 +139,10 @@ def _require_devices(config: RunConfig) -> None:
     """Raise ValueError when an engine or the learner is to run where this machine has nothing."""
     from .torch.weights import resolve_device  # torch, which the renderer's library has loaded by now
 
-    for key, device in (("engine.device", config.engine.device), ("learner.device", config.learner.device)):
+    devices = {"learner.device": config.learner.device}
+    if config.engine.kind == "torch":  # vLLM has a PyTorch of its own, and may be elsewhere
+        devices["engine.device"] = config.engine.device
+    for key, device in devices.items():
         try:
             resolve_device(device)
         except ValueError as error:
