@@ -293,6 +293,14 @@ class _Search:
         return (depth, *sorted((room.state() for room in self._room), key=repr))
 
 
+def counted(asked: Sequence[Ask]) -> str:
+    """Return ``2 engines, 1 learner rank and 4 environment workers``."""
+    words = {"engine": "engine", "learner": "learner rank", "environment": "environment worker"}
+    counts = {role: sum(ask.role == role for ask in asked) for role in words}
+    parts = [f"{n} {words[role]}{'s' * (n > 1)}" for role, n in counts.items() if n]
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
 # Why not
 
 

@@ -49,11 +49,3 @@ def bundled(asked: Sequence[Ask], *, colocated: bool) -> tuple[dict[str, Place],
         else:
             places[ask.worker] = Place(0, 0, None)
     return places, bundles
-
-
-def counted(asked: Sequence[Ask]) -> str:
-    """Return ``2 engines, 1 learner rank and 4 environment workers``."""
-    words = {"engine": "engine", "learner": "learner rank", "environment": "environment worker"}
-    counts = {role: sum(ask.role == role for ask in asked) for role in words}
-    parts = [f"{n} {words[role]}{'s' * (n > 1)}" for role, n in counts.items() if n]
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

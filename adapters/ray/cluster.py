@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from ...core.config import RunConfig
-from ...core.placement import PlacementImpossible, asks, place
+from ...core.placement import PlacementImpossible, asks, counted, place
 from ..telemetry.devices.worker_thread import WorkerThread
 from ..wording import require
-from .bundles import ClusterRefused, Place, bundled, counted
+from .bundles import ClusterRefused, Place, bundled
 from .membership import Membership
 from .nodes import nodes_told
 
