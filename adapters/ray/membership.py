@@ -77,7 +77,11 @@ class Membership:
 
 def _require_reachable(address: str, limit_s: float) -> None:
     """Raise `ClusterRefused` unless something listens at `address`: Ray itself would try for long, and then abort."""
+    where = f"'{address}'"
     if address == "auto":
+        address = _found()
+        where = f"'auto', which is '{address}',"
+    if not address:
         return
     if "://" in address:
         raise ClusterRefused(
@@ -88,7 +92,25 @@ def _require_reachable(address: str, limit_s: float) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=max(0.1, limit_s)).close()
     except (OSError, ValueError) as error:
-        raise ClusterRefused(f"the Ray cluster at '{address}' cannot be reached: {_why(error)}") from error
+        raise ClusterRefused(f"the Ray cluster at {where} cannot be reached: {_why(error)}") from error
+
+
+def _found() -> str:
+    """Return the address that Ray would take for ``auto``; empty: it does not tell.
+
+    A cluster that was killed is still noted on its machine. There is no public function for that. Raises
+    `ClusterRefused` where there is none to be found.
+    """
+    private: Any = sys.modules.get("ray._private.services")
+    try:
+        return str(private.get_ray_address_from_environment("auto", None))
+    except ConnectionError:
+        raise ClusterRefused(
+            "the Ray cluster at 'auto': there is none on this machine; join it with `ray start`, or give its head's "
+            "host:port"
+        ) from None
+    except Exception:  # noqa: BLE001 - the function has moved
+        return ""
 
 
 def _silence() -> None:
