@@ -145,6 +145,11 @@ IMPOSSIBLE = [
         "learner-3 asks for 28 GiB of memory: node-0 has 100 GiB of memory, 15 GiB of it free",
     ),
     ("two_gpus", ["deadlines.buffer_wait_s=0.01"], "no step can be trained"),
+    (
+        "two_nodes_16_gpus",
+        ["cluster.placement=colocated", "engine.memory_share=0.2"],
+        "learner-0 cannot share an engine's 2 GPUs in Ray, which divides one alone",
+    ),
 ]
 
 
