@@ -7,19 +7,25 @@ BIN := $(VENV)/bin
 SETUP := $(PYTHON) scripts/install.py --venv $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test quick check sim bench docs clean help
+.PHONY: demo test test-full quick check sim bench docs clean help
 
 demo: ## train the demo's policy from random weights and watch its reward climb (under three minutes)
 	@$(SETUP) demo
 	@$(BIN)/eventrain demo
 
-test: ## run all tests
+# Side by side where tests are short; what starts processes of its own has the machine for itself.
+QUICKLY := -m "not slow" -n auto --dist loadfile
+
+test: ## run all tests; those with a real vLLM only where EVENTRAIN_VLLM_PYTHON names its Python
 	@$(SETUP) test
-	@$(BIN)/python -m pytest
+	@status=0; $(BIN)/python -m pytest $(QUICKLY) || status=$$?; $(BIN)/python -m pytest -m slow || status=$$?; exit $$status
+
+test-full: ## run all tests with a real vLLM too, which gets an environment of its own in .venv-vllm
+	@eval "$$(PYTHON=$(PYTHON) scripts/vllm_env.sh .venv-vllm)"; $(MAKE) test
 
 quick: ## run the tests that take less than a few seconds each
 	@$(SETUP) test
-	@$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
+	@$(BIN)/python -m pytest $(QUICKLY)
 
 check: lint types imports ## lint, check types, check the direction of imports
 
@@ -53,7 +59,7 @@ docs: ## write docs/events.md and docs/configuration.md anew from the code
 	@$(BIN)/python docs/generate.py
 
 clean: ## remove the environment, caches and build products; runs stay
-	rm -rf $(VENV) .build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm .build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## list the targets

@@ -6,11 +6,11 @@ import asyncio
 import random
 from pathlib import Path
 
+from eventrain.adapters.simulated.engine import SimulatedEngine
 from eventrain.adapters.simulated.virtual_time import VirtualClock, run_virtual
 from eventrain.adapters.simulated.world import (
     NumberedPrompts,
     SimulatedArtifacts,
-    SimulatedEngine,
     SimulatedEnvironment,
     SimulatedLearner,
     SimulatedPayloads,

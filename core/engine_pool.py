@@ -11,17 +11,11 @@ import asyncio
 from collections.abc import Sequence
 
 from ..events.record import causing
-from ..events.types import (
-    EngineLost,
-    EngineRestarted,
-    EngineUp,
-    LlmCallFinished,
-    LlmCallStarted,
-    Outcome,
-    VersionSpans,
-)
+from ..events.types import EngineLost, EngineRestarted, EngineUp
 from .config import RunConfig
 from .failures import Failure, RunFailure, TrajectoryAborted, engine_failure, expiry_failure, one_line
+from .lives import Lives
+from .llm_call import LlmCall
 from .ports import Artifacts, Engine, EngineError, EngineGone, GenerateRequest, Generation, PortError, Weights
 from .projections import Engines, EngineStatus, View
 from .waits import Edge, Expired, Waiter
@@ -78,15 +72,20 @@ class EnginePool:
         self.engines = {engine.name: engine for engine in engines}
         self.artifacts = artifacts
         self.waiter = waiter
-        self._tasks: asyncio.TaskGroup | None = None
-        self._closing: dict[str, asyncio.Task[None]] = {}
+        self.lives = Lives(
+            waiter,
+            lambda: view.engines.by_name,
+            lambda name, message: EngineLost(engine=name, message=message),
+            lambda name: self.engines[name].close(),
+            closing="engine_close",
+            close_s=config.deadlines.close_s,
+        )
         self._reading: dict[str, int] = {}  # engine that starts -> version whose file it reads
 
     async def run(self) -> None:
         """Prepare all engines, start them once weights are published, then restart lost ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
+            with self.lives.within(tasks):
                 ready = {name: tasks.create_task(self._prepare(name)) for name in self.engines}
                 await self.waiter.until(self._weights, self._rest)
                 for name, preparing in ready.items():
@@ -96,8 +95,6 @@ class EnginePool:
                         record = self.waiter.publish(restart, cause=self.view.last_seq)
                         with causing(record.seq):
                             tasks.create_task(self._start(restart.engine), name=f"restart {restart.engine}")
-            finally:
-                self._tasks = None
 
     def _weights(self) -> bool:
         return self.view.trainer.published >= 0
@@ -119,8 +116,7 @@ class EnginePool:
         engine, limit_s = self.engines[name], self.config.deadlines.start_s
         if preparing is not None:
             await preparing  # bounded by the same deadline
-        if name in self._closing:
-            await self._closing.pop(name)  # bounded by deadlines.close_s
+        await self.lives.ended(name)
         try:
             weights = self._newest_for(name)
             info = await self.waiter.bounded("engine_start", name, limit_s, engine.start(weights))
@@ -130,7 +126,7 @@ class EnginePool:
                 await self.waiter.bounded("weight_sync", name, limit_s, update(engine, weights, lease))
                 self.waiter.bus.fold()
         except (PortError, Expired) as error:
-            self.lose(name, one_line(error), self.life(name))
+            self.lives.lose(name, one_line(error), self.lives.present(name))
             return
         finally:
             self._reading.pop(name, None)
@@ -166,38 +162,10 @@ class EnginePool:
         """Return the oldest version that a starting engine still reads, `version` if none reads an older one."""
         return min([version, *self._reading.values()])
 
-    def lose(self, name: str, message: str, life: int) -> None:
-        """Declare an engine lost, once, and end what is left of it, which fails the calls that it holds.
-
-        `life` is the number of restarts it had when the trouble began: what a former life still has to say is
-        not held against the present one.
-        """
-        self.waiter.bus.fold()
-        status = self.view.engines.by_name.get(name)
-        if status is not None and (status.state == "lost" or status.restarts != life):
-            return
-        self.waiter.publish(EngineLost(engine=name, message=message))
-        self.waiter.bus.fold()
-        if self._tasks is None:
-            return  # the run is ending, and closes every engine itself
-        self._closing[name] = self._tasks.create_task(self._close(name), name=f"close {name}")
-
-    def life(self, name: str) -> int:
-        """Return how often the engine has been restarted."""
-        status = self.view.engines.by_name.get(name)
-        return status.restarts if status is not None else 0
-
     def alive(self, name: str, life: int) -> bool:
         """Return whether the engine is up, and in the same life as when it had been restarted `life` times."""
         status = self.view.engines.by_name.get(name)
         return status is not None and status.restarts == life and status.state in ("serving", "paused")
-
-    async def _close(self, name: str) -> None:
-        try:
-            work = self.engines[name].close()
-            await self.waiter.bounded("engine_close", name, self.config.deadlines.close_s, work)
-        except Expired:
-            return  # DeadlineExpired says so; a start that meets its remains fails with its own error
 
     async def _available(self, trajectory: str) -> EngineStatus:
         """Return an engine that serves; wait for one as long as a restart or a weight sync may take."""
@@ -228,82 +196,50 @@ class EnginePool:
         turn, of which all but the last end with ``finish_reason == "abort"``.
         Cancelling aborts the request in the engine.
         """
-        limit_s = self.config.deadlines.llm_call_s
         engine = await self._available(trajectory)
-        name, life, version = engine.name, engine.restarts, engine.version
-        started = self.waiter.publish(
-            LlmCallStarted(
-                trajectory=trajectory,
-                turn=turn,
-                engine=name,
-                prompt_tokens=len(request.prompt_ids),
-                max_tokens=request.max_tokens,
-                trace_parent=request.trace_parent,
-                part=part,
-            )
-        )
+        call = LlmCall.begin(self.waiter, engine, request, trajectory=trajectory, turn=turn, part=part)
+        generation = await self._sampled(call)
+        self._check(call, generation)
+        return generation, call.end("completed", generation=generation)
 
-        def finished(
-            outcome: Outcome,
-            message: str = "",
-            generation: Generation | None = None,
-        ) -> float:
-            queue_s = generation.queue_s if generation else 0.0
-            elapsed_s = self.waiter.elapsed_s(started.mono)
-            had_s = generation.engine_s if generation else None
-            seconds = max(0.0, elapsed_s - queue_s)
-            spans: VersionSpans = generation.version_spans if generation else ()
-            self.waiter.publish(
-                LlmCallFinished(
-                    trajectory=trajectory,
-                    turn=turn,
-                    engine=name,
-                    outcome=outcome,
-                    tokens=len(generation.token_ids) if generation else 0,
-                    version_spans=spans,
-                    queue_s=queue_s,
-                    seconds=seconds,
-                    finish_reason=generation.finish_reason if generation else "",
-                    message=message,
-                    away_s=None if had_s is None else max(0.0, elapsed_s - had_s),
-                    part=part,
-                ),
-                cause=started.seq,
-            )
-            return seconds
-
-        work = self.engines[name].generate(request)
+    async def _sampled(self, call: LlmCall) -> Generation:
+        """Return what the engine answers. Raises what `generate` raises, after the end of the call is published."""
+        limit_s, work = self.config.deadlines.llm_call_s, self.engines[call.engine].generate(call.request)
         try:
-            generation = await self.waiter.bounded("llm_call", request.request, limit_s, work)
+            return await self.waiter.bounded("llm_call", call.request.request, limit_s, work)
         except Expired as expired:
-            finished("expired", str(expired))
+            call.end("expired", str(expired))
             raise TrajectoryAborted(expiry_failure("llm_call", limit_s)) from None
         except asyncio.CancelledError:
-            finished("cancelled")
+            call.end("cancelled")
             raise
         except PortError as error:
             gone = isinstance(error, EngineGone)
-            finished("lost" if gone else "failed", one_line(error))
+            call.end("lost" if gone else "failed", one_line(error))
             if gone:
-                self.lose(name, one_line(error), life)
+                self.lives.lose(call.engine, one_line(error), call.life)
             raise TrajectoryAborted(engine_failure(error)) from error
         except BaseException as error:
-            finished("failed", one_line(error))
+            call.end("failed", one_line(error))
             raise
-        oldest, newest = version, self.view.trainer.published
+
+    def _check(self, call: LlmCall, generation: Generation) -> None:
+        """Refuse an answer of weights that the engine should not have, and one that nobody asked it to cut off."""
+        oldest, newest = call.version, self.view.trainer.published
         if any(not oldest <= sampled <= newest for sampled, _ in generation.version_spans):
             found = f"answered with weights {generation.version_spans}, was to serve {oldest} to {newest}"
-            finished("failed", found)
-            self.lose(name, found, life)
+            call.end("failed", found)
+            self.lives.lose(call.engine, found, call.life)
             raise TrajectoryAborted(engine_failure(EngineGone(found)))
-        if generation.finish_reason == "abort" and not self._cut_off(name, life, version):
+        if generation.finish_reason == "abort" and not self._cut_off(call):
             unasked = "aborted the call, and no weight sync had asked for it"
-            finished("failed", unasked)
+            call.end("failed", unasked)
             raise TrajectoryAborted(engine_failure(EngineError(unasked)))
-        return generation, finished("completed", generation=generation)
 
-    def _cut_off(self, name: str, life: int, version: int) -> bool:
-        """Return whether a weight sync may have aborted a call that began at `version` of the engine's weights."""
+    def _cut_off(self, call: LlmCall) -> bool:
+        """Return whether a weight sync may have aborted the call, which began before it."""
         self.waiter.bus.fold()
-        engine = self.view.engines.by_name[name]
-        return engine.restarts != life or engine.version != version or engine.syncing_to is not None
+        engine = self.view.engines.by_name[call.engine]
+        return (
+            engine.restarts != call.life or engine.version != call.version or engine.syncing_to is not None
+        )

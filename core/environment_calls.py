@@ -122,7 +122,7 @@ class AskedEnvironment:
             gone = isinstance(error, EnvironmentWorkerGone)
             finished("lost" if gone else "failed", one_line(error))
             if gone and place is not None and self._home.pool is not None:
-                self._home.pool.lose(place.worker, one_line(error), place.life)
+                self._home.pool.lives.lose(place.worker, one_line(error), place.life)
             raise TrajectoryAborted(environment_failure(effect, error)) from error
         return answer, finished("completed", done=bool(getattr(answer, "done", False)))
 

@@ -15,6 +15,7 @@ from ..events.record import causing
 from ..events.types import EnvironmentWorkerLost, EnvironmentWorkerRestarted, EnvironmentWorkerUp
 from .config import RunConfig
 from .failures import Failure, RunFailure, TrajectoryAborted, one_line
+from .lives import Lives
 from .ports import EnvironmentWorker, HeldEnvironment, PortError
 from .projections import EnvironmentWorkers, EnvironmentWorkerStatus, View
 from .waits import Edge, Expired, Waiter
@@ -75,15 +76,20 @@ class EnvironmentPool:
         self.config = config
         self.workers = {worker.name: worker for worker in workers}
         self.waiter = waiter
-        self._tasks: asyncio.TaskGroup | None = None
-        self._closing: dict[str, asyncio.Task[None]] = {}
+        self.lives = Lives(
+            waiter,
+            lambda: view.environment_workers.by_name,
+            lambda name, message: EnvironmentWorkerLost(worker=name, message=message),
+            lambda name: self.workers[name].close(),
+            closing="environment_worker_close",
+            close_s=config.deadlines.close_s,
+        )
         self._suspected: set[str] = set()
 
     async def run(self) -> None:
         """Start all workers, then restart lost ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
+            with self.lives.within(tasks):
                 for name in self.workers:
                     tasks.create_task(self._start(name), name=f"start {name}")
                 while True:
@@ -91,8 +97,6 @@ class EnvironmentPool:
                         record = self.waiter.publish(restart, cause=self.view.last_seq)
                         with causing(record.seq):
                             tasks.create_task(self._start(restart.worker), name=f"restart {restart.worker}")
-            finally:
-                self._tasks = None
 
     def _due(self) -> list[EnvironmentWorkerRestarted] | None:
         return step(self.view, self.config, len(self.workers)) or None
@@ -102,52 +106,24 @@ class EnvironmentPool:
 
     async def _start(self, name: str) -> None:
         worker, limit_s = self.workers[name], self.config.deadlines.start_s
-        if name in self._closing:
-            await self._closing.pop(name)  # bounded by deadlines.close_s
+        await self.lives.ended(name)
         try:
             info = await self.waiter.bounded("environment_worker_start", name, limit_s, worker.start())
         except (PortError, Expired) as error:
-            self.lose(name, one_line(error), self._life(name))
+            self.lives.lose(name, one_line(error), self.lives.present(name))
             return
         self.waiter.publish(EnvironmentWorkerUp(worker=name, node=info.node, pid=info.pid))
-
-    def _life(self, name: str) -> int:
-        self.waiter.bus.fold()
-        status = self.view.environment_workers.by_name.get(name)
-        return status.restarts if status is not None else 0
-
-    def lose(self, name: str, message: str, life: int) -> None:
-        """Declare a worker lost, once, and end what is left of it, which fails the calls under way in it.
-
-        `life` is the number of restarts it had when the trouble began: what a former life still has to say is not
-        held against the present one.
-        """
-        self.waiter.bus.fold()
-        status = self.view.environment_workers.by_name.get(name)
-        if status is not None and (status.state == "lost" or status.restarts != life):
-            return
-        self.waiter.publish(EnvironmentWorkerLost(worker=name, message=message))
-        self.waiter.bus.fold()
-        if self._tasks is None:
-            return  # the run is ending, and closes every worker itself
-        self._closing[name] = self._tasks.create_task(self._close(name), name=f"close {name}")
-
-    async def _close(self, name: str) -> None:
-        try:
-            work = self.workers[name].close()
-            await self.waiter.bounded("environment_worker_close", name, self.config.deadlines.close_s, work)
-        except Expired:
-            return  # DeadlineExpired says so; a start that meets its remains fails with its own error
 
     def suspect(self, name: str, life: int) -> None:
         """Find out whether a worker in which a call expired still answers, and declare it lost if it does not.
 
         One environment that computes for ever holds up all others of its worker, and every one to come.
         """
-        if self._tasks is None or name in self._suspected:
+        tasks = self.lives.tasks
+        if tasks is None or name in self._suspected:
             return
         self._suspected.add(name)
-        self._tasks.create_task(self._ping(name, life), name=f"ping {name}")
+        tasks.create_task(self._ping(name, life), name=f"ping {name}")
 
     async def _ping(self, name: str, life: int) -> None:
         limit_s = self.config.deadlines.env_step_s
@@ -155,9 +131,9 @@ class EnvironmentPool:
             await self.waiter.bounded("environment_worker_ping", name, limit_s, self.workers[name].ping())
         except Expired:
             held_up = f"no answer within {limit_s:g} s: something in an environment or a reward blocks it"
-            self.lose(name, held_up, life)
+            self.lives.lose(name, held_up, life)
         except PortError as error:
-            self.lose(name, one_line(error), life)
+            self.lives.lose(name, one_line(error), life)
         finally:
             self._suspected.discard(name)
 
@@ -182,4 +158,4 @@ class EnvironmentPool:
                 raise TrajectoryAborted(Failure("env_lost", True, "infrastructure", message)) from None
             self.waiter.bus.fold()  # others that waited have a place by now
         environment = self.workers[worker.name].make()
-        return Place(environment, self._life(environment.worker))
+        return Place(environment, self.lives.present(environment.worker))

@@ -75,7 +75,7 @@ class WeightSync:
         if name not in lagging(self.view):
             return  # lost since it was looked at
         weights, mode = self.pool.published(), self.config.engine.sync_mode
-        limit_s, life = self.config.deadlines.weight_sync_s, self.pool.life(name)
+        limit_s, life = self.config.deadlines.weight_sync_s, self.pool.lives.present(name)
         started = self.waiter.publish(SyncStarted(engine=name, version=weights.version, mode=mode))
         with causing(started.seq):
             try:
@@ -90,7 +90,8 @@ class WeightSync:
                 )
                 if not isinstance(error, PortError | Expired):
                     raise
-                self.pool.lose(name, f"weight sync to version {weights.version}: {one_line(error)}", life)
+                why = f"weight sync to version {weights.version}: {one_line(error)}"
+                self.pool.lives.lose(name, why, life)
                 return
             self.waiter.publish(
                 SyncAcknowledged(

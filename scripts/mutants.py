@@ -100,8 +100,8 @@ MUTANTS = (
         "lease",
         "an engine that does not acknowledge its weights in time is lost",
         "core/weight_sync.py",
-        "                self.pool.lose(name,",
-        "                if not isinstance(error, Expired): self.pool.lose(name,",
+        "                self.pool.lives.lose(name,",
+        "                if not isinstance(error, Expired): self.pool.lives.lose(name,",
     ),
     Mutant(
         "deadline",
@@ -218,8 +218,8 @@ MUTANTS = (
     ),
     Mutant(
         "worker-fencing",
-        "what a former life of a worker still has to say is not held against the present one",
-        "core/environment_pool.py",
+        "what a former life of a worker or an engine still has to say is not held against the present one",
+        "core/lives.py",
         '(status.state == "lost" or status.restarts != life)',
         'status.state == "lost"',
     ),

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from ...core.chain import trainer_chain
 from ...core.config import RunConfig, recorded_config
 from ...core.projections import Effect, Group
-from ...core.stalls import deadline_s, trainer_chain
+from ...core.stalls import deadline_s
 from .event_line import event_line, kind_of
 from .points import MS
 from .quantities import clock_time, seconds, table

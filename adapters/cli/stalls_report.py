@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from ...core.chain import trainer_chain
 from ...core.config import RunConfig, recorded_config
 from ...core.projections import Effect, View
-from ...core.stalls import ASLEEP_S, Stall, trainer_chain, verdict
+from ...core.stalls import ASLEEP_S, Stall, verdict
 from ...core.watchdog import Watch
 from ...events.record import Record
 from ...events.types import (

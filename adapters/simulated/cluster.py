@@ -26,9 +26,10 @@ from ...events.types import (
     StepCompleted,
     TrajectoryCompleted,
 )
+from .engine import SimulatedEngine
 from .trial import Parts, trial
 from .virtual_time import VirtualClock
-from .world import SimulatedEngine, SimulatedEnvironment, SimulatedLearner
+from .world import SimulatedEnvironment, SimulatedLearner
 
 GROUP_SIZE = 2
 """The smallest that is allowed."""

@@ -13,7 +13,8 @@ from typing import Literal
 from ...core.ports import Clock
 from ...core.run import Run
 from ...events.types import DeviceSampled
-from .world import SimulatedEngine, SimulatedLearner, Use
+from .engine import SimulatedEngine
+from .world import SimulatedLearner, Use
 
 MEMORY_BYTES = 80 * 2**30
 Pool = Literal["engine", "learner"]

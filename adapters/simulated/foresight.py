@@ -20,19 +20,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ...core.chain import trainer_chain
 from ...core.config import DeadlineSection, RunConfig, WatchdogSection
 from ...core.failures import RunFailure
 from ...core.policies import Policy
 from ...core.ports import GenerateRequest, PromptTooLong
 from ...core.run import Run, RunOutcome
-from ...core.stalls import trainer_chain
 from ...events.bus import Bus
 from ...events.record import Record
 from ...events.types import DeadlineExpired, StallDetected
 from .disk import SimulatedDisk
+from .engine import SimulatedEngine
 from .trial import Parts, trial
 from .virtual_time import Stalled, VirtualClock
-from .world import SimulatedEngine, SimulatedEnvironment, SimulatedLearner
+from .world import SimulatedEnvironment, SimulatedLearner
 
 GROUPS_PER_STEP, STALENESS = 3, 3
 """At most so many in the copy."""

@@ -29,7 +29,8 @@ from ...events.types import (
     WeightsPublished,
 )
 from .decisions import Comparison
-from .recording import Answer, Key, Recording, durable_key
+from .recorded_calls import Answer, Key
+from .recording import Recording, durable_key
 from .virtual_time import VirtualClock, VirtualTimeLoop
 
 Ts = TypeVarTuple("Ts")
@@ -149,7 +150,7 @@ class Answers:
 
         Weights and checkpoints are written and loaded at once where the log has no example of it.
         """
-        candidates = self.recording.by_kind.get(key[0], [])
+        candidates = self.recording.calls.by_kind.get(key[0], [])
         if not candidates and beyond_s < 0 and key[0] in ("load", "publish", "checkpoint"):
             self.modelled += 1
             return Answer(key, -1, 0.0, "completed")

@@ -7,8 +7,7 @@ life is kept.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ...core.config import RunConfig
@@ -62,16 +61,10 @@ from ...events.types import (
     WeightsPublished,
 )
 from .decisions import Decision, decision_of
+from .recorded_calls import Answer, Key, RecordedCalls
 
-Key = tuple[Hashable, ...]
-"""The kind of a call first, and then what it is about."""
-
-TOGETHER_NS = 250_000_000
-"""Answers with no decision between them count as come at once within this time: nobody looked meanwhile."""
 AT_ONCE_S = 0.05
 """An answer of the environment within this time, with no other event meanwhile, was given without a wait."""
-STEP_NS = 10
-"""Between answers of different instants, so that everybody has reacted to one before the next comes."""
 FOLLOW_UPS = frozenset({
     LlmCallStarted,
     LlmCallFinished,
@@ -88,34 +81,6 @@ FOLLOW_UPS = frozenset({
 """Events that decide nothing."""
 OPENING = (RunResumed, LogTailCut, GroupRestored, GroupDiscarded, PromptReturned)
 """What a resumed run begins with."""
-
-
-@dataclass(slots=True)
-class Instant:
-    """Answers that came at once: in the order of their seqs, at `at_s` from the beginning."""
-
-    first_seq: int
-    first_ns: int
-    last_ns: int
-    at_s: float = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class Answer:
-    """How one call ended. `event` says what came of it; without an `instant` it never ended."""
-
-    key: Key
-    seq: int
-    seconds: float
-    """From its call to its end."""
-    outcome: str = "hangs"
-    """completed, failed, lost, expired, cancelled; or hangs: the log does not see its end."""
-    event: Event | None = None
-    instant: Instant | None = None
-    at_once: bool = False
-    reward: float = 0.0
-    failure: Event | None = None
-    """Of what type it failed: what followed."""
 
 
 @dataclass
@@ -141,19 +106,14 @@ class Recording:
     """Worker that held the environment of each attempt at a trajectory."""
     unanswered: dict[str, list[float]] = field(default_factory=dict)
     """When a worker was asked whether it answers, in nanoseconds, and did not."""
-    answers: dict[Key, Answer] = field(default_factory=dict)
-    by_kind: defaultdict[Hashable, list[Answer]] = field(default_factory=lambda: defaultdict(list))
-    """The completed ones, of all lives."""
+    calls: RecordedCalls = field(default_factory=RecordedCalls)
     prompt_tokens: dict[tuple[str, int, int], int] = field(default_factory=dict)
     """Tokens of the conversation at the call of (trajectory, attempt, turn)."""
     decisions: list[Decision] = field(default_factory=list)
     stop: Answer | None = None
     """When somebody asked the run to end."""
     eval_items: int = 0
-    _instant: Instant | None = None
-    _instants: list[Instant] = field(default_factory=list)
     _attempts: dict[str, int] = field(default_factory=dict)
-    _open: dict[Key, Record] = field(default_factory=dict)
     _latest: dict[str, Answer] = field(default_factory=dict)  # of each trajectory that has not ended
     _starting: dict[str, Record] = field(default_factory=dict)  # engines
     _updates: dict[str, int] = field(default_factory=dict)  # engine -> attempt of its sync
@@ -170,7 +130,7 @@ class Recording:
         recording = cls()
         for record in records:
             recording.apply(record)
-        recording._finish()
+        recording.calls.settle(recording.first)
         return recording
 
     @property
@@ -186,7 +146,7 @@ class Recording:
 
     def answer(self, key: Key) -> Answer | None:
         """Return the answer to a call, None if the log does not know it."""
-        return self.answers.get(key)
+        return self.calls.answers.get(key)
 
     # The fold
 
@@ -203,18 +163,18 @@ class Recording:
         if decision is not None:
             self.decisions.append(decision)
         if type(event) not in FOLLOW_UPS or (isinstance(event, TrajectoryStarted) and event.attempt > 0):
-            self._instant = None
+            self.calls.part()
         for fold in _FOLDS.get(type(event), ()):
             fold(self, record)
         if isinstance(event, EngineUp | EnvironmentWorkerUp):
-            self._instant = None  # calls are routed to it from its time on
+            self.calls.part()  # calls are routed to it from its time on
         match event:
             case PromptDrawn():
                 self.drawn[event.prompt] = event.index
             case PromptQuarantined():
                 self.quarantined.append(event.index)
             case StopRequested(reason="interrupted"):
-                self.stop = self._ended(record, ("stop",), "completed")
+                self.stop = self.calls.end(record, ("stop",), "completed")
             case EvalStarted():
                 self.eval_items = event.trajectories
 
@@ -226,19 +186,20 @@ class Recording:
             self.lives += 1
             self.opening = [record.event]
         self.first = self._learner_since = record
-        for kept in (self.answers, self.prompt_tokens, self.engines, self._attempts, self._open, self._latest):
+        self.calls.clear()
+        for kept in (self.prompt_tokens, self.engines, self._attempts, self._latest):
             kept.clear()
         for more in (self.workers, self.homes, self.unanswered):
             more.clear()
-        for also in (self._starting, self._durables, self._waits, self._expired, self.decisions, self._instants):
+        for also in (self._starting, self._durables, self._waits, self._expired, self.decisions):
             also.clear()
-        self.stop = self._instant = self._learner_failed = None
+        self.stop = self._learner_failed = None
         self._learner = ("learner_start",)
         assert self.config is not None
         for name in map(worker_name, range(self.config.environment.workers)):
-            self._call(record, ("worker_start", name, 0))
+            self.calls.begin(record, ("worker_start", name, 0))
 
-    def _calls(self, record: Record) -> None:
+    def _trajectories(self, record: Record) -> None:
         """Fold what engines and environments answer to trajectories."""
         match record.event:
             case TrajectoryStarted() as event:
@@ -247,14 +208,14 @@ class Recording:
                 attempt = self._attempts.get(event.trajectory, 0)
                 if event.part == 0:
                     self.prompt_tokens[event.trajectory, attempt, event.turn] = event.prompt_tokens
-                self._call(record, ("llm", event.trajectory, attempt, event.turn, event.part))
+                self.calls.begin(record, ("llm", event.trajectory, attempt, event.turn, event.part))
             case LlmCallFinished() as event:
                 attempt = self._attempts.get(event.trajectory, 0)
-                self._latest[event.trajectory] = self._ended(
+                self._latest[event.trajectory] = self.calls.end(
                     record, ("llm", event.trajectory, attempt, event.turn, event.part), event.outcome
                 )
             case EnvStepStarted() as event:
-                self._call(record, self._env_key(event))
+                self.calls.begin(record, self._env_key(event))
                 if event.worker:
                     self.homes[event.trajectory, self._attempts.get(event.trajectory, 0)] = event.worker
             case EnvStepFinished() as event:
@@ -271,9 +232,9 @@ class Recording:
 
     def _answered(self, record: Record, event: EnvStepFinished) -> Answer:
         key = self._env_key(event)
-        began = self._open.get(key)
+        began = self.calls.began(key)
         at_once = began is not None and record.seq == began.seq + 1 and event.seconds < AT_ONCE_S
-        return self._ended(record, key, event.outcome, at_once=at_once)
+        return self.calls.end(record, key, event.outcome, at_once=at_once)
 
     def _learning(self, record: Record) -> None:
         """Fold what the learner answers."""
@@ -284,22 +245,22 @@ class Recording:
             case BatchTaken():
                 self._learner = None
             case StepStarted() as event:
-                self._call(record, ("train", event.step))
+                self.calls.begin(record, ("train", event.step))
             case StepCompleted() as event:
-                self._ended(record, ("train", event.step), "completed")
+                self.calls.end(record, ("train", event.step), "completed")
                 self._learner, self._learner_since = ("publish", event.version), record
             case StepFailed() as event:
-                self._learner_failed = self._ended(record, ("train", event.step), event.outcome)
+                self._learner_failed = self.calls.end(record, ("train", event.step), event.outcome)
             case WeightsPublished() as event:
                 self._of_learner(record, "completed")
             case CheckpointStarted() as event:
                 self._learner = None
-                self._call(record, ("checkpoint", event.step))
+                self.calls.begin(record, ("checkpoint", event.step))
             case CheckpointCommitted() as event:
-                self._ended(record, ("checkpoint", event.step), "completed")
+                self.calls.end(record, ("checkpoint", event.step), "completed")
             case CheckpointFailed() as event:
                 late = ("checkpoint",) in self._expired
-                self._learner_failed = self._ended(
+                self._learner_failed = self.calls.end(
                     record, ("checkpoint", event.step), "expired" if late else "failed"
                 )
             case LearnerLost() as event:
@@ -315,8 +276,7 @@ class Recording:
 
     def _of_learner(self, record: Record, outcome: str) -> None:
         if self._learner is not None and self._learner_since is not None:
-            self._open[self._learner] = self._learner_since
-            self._ended(record, self._learner, outcome)
+            self.calls.end(record, self._learner, outcome, since=self._learner_since)
         self._learner = None
 
     def _engines(self, record: Record) -> None:
@@ -333,32 +293,30 @@ class Recording:
                 self._engine_started(record, event.engine, "expired" if late else "lost")
             case SyncStarted() as event:
                 self._updates[event.engine] = 1
-                self._call(record, ("load", event.engine, event.version, 1))
+                self.calls.begin(record, ("load", event.engine, event.version, 1))
             case SyncRetried() as event:
                 self._updates[event.engine] = event.attempt + 1
-                self._ended(record, ("load", event.engine, event.version, event.attempt), "failed")
-                self._call(record, ("load", event.engine, event.version, event.attempt + 1))
+                self.calls.end(record, ("load", event.engine, event.version, event.attempt), "failed")
+                self.calls.begin(record, ("load", event.engine, event.version, event.attempt + 1))
             case SyncAcknowledged() as event:
                 attempt = self._updates.pop(event.engine, 1)
-                self._ended(record, ("load", event.engine, event.version, attempt), "completed")
+                self.calls.end(record, ("load", event.engine, event.version, attempt), "completed")
             case SyncFailed() as event:
                 attempt = self._updates.pop(event.engine, 1)
-                self._ended(record, ("load", event.engine, event.version, attempt), event.outcome)
+                self.calls.end(record, ("load", event.engine, event.version, attempt), event.outcome)
 
     def _engine_started(self, record: Record, engine: str, outcome: str) -> None:
         number = self.engines.get(engine, 0)
         self.engines[engine] = number + 1
         key = ("start", engine, number)
         since = self._starting.pop(engine, None) or self._starting.get("") or self.first
-        if since is not None:
-            self._open[key] = since
-        self._ended(record, key, outcome)
+        self.calls.end(record, key, outcome, since=since)
 
     def _workers(self, record: Record) -> None:
         """Fold starts and losses of workers of environments."""
         match record.event:
             case EnvironmentWorkerRestarted() as event:
-                self._call(record, ("worker_start", event.worker, self.workers.get(event.worker, 0)))
+                self.calls.begin(record, ("worker_start", event.worker, self.workers.get(event.worker, 0)))
             case EnvironmentWorkerUp() as event:
                 self._worker_started(record, event.worker, "completed")
             case EnvironmentWorkerLost(worker=name):
@@ -370,9 +328,9 @@ class Recording:
 
     def _worker_started(self, record: Record, worker: str, outcome: str) -> None:
         number = self.workers.get(worker, 0)
-        if ("worker_start", worker, number) in self._open:
+        if self.calls.began(("worker_start", worker, number)) is not None:
             self.workers[worker] = number + 1
-            self._ended(record, ("worker_start", worker, number), outcome)
+            self.calls.end(record, ("worker_start", worker, number), outcome)
 
     def _disk(self, record: Record) -> None:
         """Fold how long the trainer waited for an intent to be on disk, and the collector for a slow disk."""
@@ -390,40 +348,8 @@ class Recording:
             awaited = began.seq if event.waiter == "collector" else int(began.event.awaited.rpartition(" ")[2])
             key = self._durables.pop(awaited, None)
             if key is not None:
-                self._open[key] = began
-                self._ended(record, key, "completed" if event.outcome == "ready" else event.outcome)
-
-    def _call(self, record: Record, key: Key) -> None:
-        self._open[key] = record
-        self.answers[key] = Answer(key, record.seq, 0.0)
-
-    def _ended(self, record: Record, key: Key, outcome: str, *, at_once: bool = False) -> Answer:
-        began = self._open.pop(key, record)
-        answer = Answer(key, record.seq, (record.mono - began.mono) / 1e9, outcome, record.event, at_once=at_once)
-        if not at_once:
-            answer.instant = self._instant_of(record, began)
-        self.answers[key] = answer
-        if outcome == "completed":
-            self.by_kind[key[0]].append(answer)
-        return answer
-
-    def _instant_of(self, record: Record, began: Record) -> Instant:
-        now = self._instant
-        if now is None or began.seq > now.first_seq or record.mono - now.first_ns > TOGETHER_NS:
-            now = self._instant = Instant(record.seq, record.mono, record.mono)
-            self._instants.append(now)
-        now.last_ns = record.mono
-        return now
-
-    def _finish(self) -> None:
-        """Give every instant its time, each later than the one before."""
-        assert self.first is not None or not self._instants
-        before_ns = 0
-        for instant in self._instants:
-            assert self.first is not None
-            before_ns = max(instant.last_ns - self.first.mono, before_ns + STEP_NS)
-            instant.at_s = before_ns / 1e9
-
+                outcome = "completed" if event.outcome == "ready" else event.outcome
+                self.calls.end(record, key, outcome, since=began)
 
 _FOLDS: dict[type[Event], tuple[Callable[[Recording, Record], None], ...]] = {
     **dict.fromkeys(
@@ -437,7 +363,7 @@ _FOLDS: dict[type[Event], tuple[Callable[[Recording, Record], None], ...]] = {
             TrajectoryFailed,
             TrajectoryCompleted,
         ),
-        (Recording._calls,),
+        (Recording._trajectories,),
     ),
     **dict.fromkeys((Blocked, Unblocked), (Recording._disk,)),
     **dict.fromkeys((StepStarted, CheckpointStarted, CheckpointCommitted), (Recording._learning, Recording._disk)),

@@ -20,7 +20,9 @@ from ...events.record import Record
 from ...events.types import PayloadRef, RunResumed, TrajectoryCompleted
 from .decisions import Comparison, Decision, Difference
 from .recorded_answers import Answers, RecordedBus, RecordedClock, RecordedLoop
-from .recorded_ports import RecordedPayloads, RecordedWorld
+from .recorded_data import RecordedPayloads
+from .recorded_ports import recorded_ports
+from .recorded_world import RecordedWorld
 from .recording import Recording
 from .seeded_loop import seeded_loop
 from .tape import Tape
@@ -129,7 +131,7 @@ def _conducted(
             clock, result.answers, next_seq=first.seq, unsaved_max=config.log.unsaved_max
         )
         payloads = RecordedPayloads(before)
-        ports = RecordedWorld(recording, result.answers, bus, payloads).ports(clock)
+        ports = recorded_ports(RecordedWorld(recording, result.answers, bus, payloads), clock)
         run = Run(config, ports, bus, payloads, policy=policy, past=past, opening=recording.opening)
         bus.register(_Kept(result, keep=keep, opening=len(recording.opening)))
         stop, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
+from ...core.chain import trainer_chain
 from ...core.config import RunConfig
 from ...core.projections import Effect, EngineStatus, StepRow, Wait
-from ...core.stalls import trainer_chain
 from ...events.identity import group_of
 from ...events.types import TRAJECTORY_PARTS, DeviceSampled, RunFailed, RunFinished, part_seconds
 from ..cli.moment_report import config_of, in_flight, targets

@@ -22,6 +22,7 @@ _OURS = {
     "skip_tokenizer_init": "",
     "logprobs_mode": "",
     "generation_config": "",
+    "disable_log_stats": "",
     "worker_extension_cls": "",
     "weight_transfer_config": "",
 }

@@ -16,6 +16,7 @@ import aiohttp
 
 from .backend import BACKEND, EXTENSION
 from .http_link import GENERATE, said_by
+from .load import engine_load
 from .versions import require_supported
 
 MODEL_KEYS = (
@@ -116,6 +117,13 @@ async def _check_interfaces(server: _Asked) -> None:
     status, _ = await server.ask("GET", "/is_paused")
     if status == 404:
         raise Unusable(f"{server.url} does not let itself be paused: start vLLM with VLLM_SERVER_DEV_MODE=1")
+    _, metrics = await server.ask("GET", "/metrics")
+    try:
+        engine_load(str(metrics), server.url)
+    except ValueError as error:
+        raise Unusable(
+            f"{server.url} does not count its tokens ({error}): start vLLM without --disable-log-stats"
+        ) from error
 
 
 async def _check_model(server: _Asked, model_path: Path) -> None:

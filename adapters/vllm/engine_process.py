@@ -18,6 +18,7 @@ from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.prometheus import get_prometheus_registry
@@ -56,7 +57,8 @@ class EngineProcess:
         try:
             async for output in self._vllm.generate(
                 {"prompt_token_ids": array("i", prompt).tolist()},
-                SamplingParams(**sampling),
+                # Nobody reads an answer before it is whole; token by token it would keep this loop busy.
+                SamplingParams(**sampling, output_kind=RequestOutputKind.FINAL_ONLY),
                 request,
                 trace_headers={"traceparent": trace_parent} if trace_parent else None,
             ):

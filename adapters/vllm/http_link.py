@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
+import msgspec
+import yarl
 
 from ...core.ports import EngineError, EngineGone, GenerateRequest, Generation
 from .link import PauseMode
 from .requests import Bounds, sampling
 
 GENERATE = "/inference/v1/generate"
+JSON = "application/json"
 HEALTH_S = 10.0
 """For the answer to a health check: one that takes longer shows no life."""
 BODY_CHARS = 200
@@ -25,6 +28,8 @@ class HttpLink:
 
     def __init__(self, url: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.url = url.rstrip("/")
+        self._urls: dict[str, yarl.URL] = {}
+        """Of the paths that were asked for: a URL is slow to read."""
         self.bounds = Bounds()
         self._session = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -42,8 +47,7 @@ class HttpLink:
             "token_ids": list(request.prompt_ids),
             "sampling_params": sampling(request),
         }
-        headers = {"traceparent": request.trace_parent} if request.trace_parent else {}
-        status, answer = await self._send("POST", GENERATE, body=body, headers=headers)
+        status, answer = await self._send("POST", GENERATE, body=body, trace_parent=request.trace_parent)
         if status in (400, 422):
             raise self.bounds.refusal(said_by(answer), request)
         return _generation(self._expect(status, answer, GENERATE))
@@ -105,21 +109,36 @@ class HttpLink:
         *,
         body: Any = None,
         query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
+        trace_parent: str = "",
     ) -> tuple[int, Any]:
-        """Return status and answer. A failure is an `EngineError` only of a server that is alive."""
+        """Return status and answer. A failure is an `EngineError` only of a server that is alive.
+
+        Thousands of requests are in flight at once, and their token ids and log-probs are most of what passes here:
+        msgspec reads and writes them in a tenth of the time that the standard library takes.
+        """
+        headers = {"traceparent": trace_parent} if trace_parent else {}
+        data = None
+        if body is not None:
+            data, headers["Content-Type"] = msgspec.json.encode(body), JSON
         try:
             async with self._session.request(
-                method, self.url + path, json=body, params=query, headers=headers
+                method, self._url(path), data=data, params=query, headers=headers
             ) as answer:
-                status, text = answer.status, await answer.text()
-                said = json.loads(text) if answer.content_type == "application/json" else text
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+                status, content = answer.status, await answer.read()
+                is_json = answer.content_type == JSON
+                said = msgspec.json.decode(content) if is_json else content.decode(errors="replace")
+        except (aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
             await self.check_alive()
             raise EngineError(f"{self.url}{path}: {_words(error)}") from error
         if status >= 500:
             await self.check_alive()
         return status, said
+
+    def _url(self, path: str) -> yarl.URL:
+        url = self._urls.get(path)
+        if url is None:
+            url = self._urls[path] = yarl.URL(self.url + path)
+        return url
 
     def _expect(self, status: int, answer: Any, path: str) -> Any:
         if status == 200:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from eventrain.adapters.simulated.engine import SimulatedEngine
 from eventrain.adapters.simulated.virtual_time import VirtualClock, run_virtual
-from eventrain.adapters.simulated.world import SimulatedEngine, simulated_weights
+from eventrain.adapters.simulated.world import simulated_weights
 from eventrain.core.ports import GenerateRequest, Generation
 from eventrain.core.weight_update import update
 

@@ -12,6 +12,7 @@ from worlds import World, config
 from eventrain.adapters.simulated.reproduce import reproduce
 from eventrain.adapters.simulated.world import NumberedPrompts, SimulatedEnvironment
 from eventrain.core import environment_pool
+from eventrain.core.chain import flying_links
 from eventrain.core.failures import RunFailure
 from eventrain.core.policies import policy_for
 from eventrain.core.ports import Action, EnvironmentWorkerGone, GenerateRequest, StepOutcome
@@ -19,7 +20,7 @@ from eventrain.core.projections import View
 from eventrain.core.projections.worker_life import WorkerLife
 from eventrain.core.replay.check import check
 from eventrain.core.replay.verdict import Agreement, Divergence
-from eventrain.core.stalls import flying_links, nothing_moves
+from eventrain.core.stalls import nothing_moves
 from eventrain.core.watchdog import due_actors
 from eventrain.events.record import Record
 from eventrain.events.types import (

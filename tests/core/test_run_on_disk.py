@@ -8,10 +8,10 @@ from pathlib import Path
 from worlds import config
 
 from eventrain.adapters.clock import SystemClock
+from eventrain.adapters.simulated.engine import SimulatedEngine
 from eventrain.adapters.simulated.world import (
     NumberedPrompts,
     SimulatedArtifacts,
-    SimulatedEngine,
     SimulatedEnvironment,
     SimulatedLearner,
     SimulatedRenderer,

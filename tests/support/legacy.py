@@ -9,8 +9,9 @@ from typing import Any
 
 from worlds import World, config
 
+from eventrain.adapters.simulated.engine import SimulatedEngine
 from eventrain.adapters.simulated.message_attention import Attention
-from eventrain.adapters.simulated.world import SimulatedEngine, SimulatedEnvironment
+from eventrain.adapters.simulated.world import SimulatedEnvironment
 from eventrain.core.config import RunConfig
 from eventrain.core.failures import Failure
 from eventrain.core.policies import Dispatch, Policy

@@ -19,9 +19,9 @@ from eventrain.adapters.artifacts import FolderArtifacts
 from eventrain.adapters.cli.main import main
 from eventrain.adapters.clock import SystemClock
 from eventrain.adapters.launching import LOCAL, Launcher
+from eventrain.adapters.simulated.engine import SimulatedEngine
 from eventrain.adapters.simulated.world import (
     NumberedPrompts,
-    SimulatedEngine,
     SimulatedEnvironment,
     SimulatedLearner,
     SimulatedRenderer,

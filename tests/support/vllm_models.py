@@ -12,7 +12,7 @@ from eventrain.adapters.weights.file import TensorSpec, WeightsWriter
 from eventrain.core.ports import GenerateRequest, Weights
 
 VOCABULARY = 64
-CONTEXT_TOKENS = 2048
+CONTEXT_TOKENS = 4096
 BUCKET_BYTES = 40_000
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from eventrain.adapters.simulated.engine import SimulatedEngine
 from eventrain.adapters.simulated.environment_worker import SimulatedEnvironmentWorker
 from eventrain.adapters.simulated.virtual_time import VirtualClock, run_virtual
 from eventrain.adapters.simulated.world import (
     NumberedPrompts,
     SimulatedArtifacts,
-    SimulatedEngine,
     SimulatedEnvironment,
     SimulatedLearner,
     SimulatedPayloads,

@@ -13,10 +13,10 @@ import pytest
 from metric_runs import page, samples
 
 from eventrain.adapters.clock import SystemClock
+from eventrain.adapters.simulated.engine import SimulatedEngine
 from eventrain.adapters.simulated.world import (
     NumberedPrompts,
     SimulatedArtifacts,
-    SimulatedEngine,
     SimulatedEnvironment,
     SimulatedLearner,
     SimulatedRenderer,

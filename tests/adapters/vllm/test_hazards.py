@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -73,15 +74,14 @@ async def outcome(work: Coroutine[Any, Any, Any]) -> BaseException | None:
 
 def ended(pid: int) -> bool:
     """Return whether process `pid` ends within twenty seconds."""
-    for _ in range(400):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.05)
-    return False
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 20)[0])
+    finally:
+        os.close(handle)
 
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm_server"])

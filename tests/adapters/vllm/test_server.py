@@ -187,6 +187,10 @@ def refusal_of(fake: FakeVllm, engine_at: Callable[..., VllmServerEngine], **set
 
 
 LACKS_OURS = (500, {"error": {"message": "'Worker' object has no attribute 'eventrain_describe'"}})
+COUNTS_NOTHING_SAID = (
+    "URL does not count its tokens (its metrics have no vllm:num_requests_running): "
+    "start vLLM without --disable-log-stats"
+)
 LACKS_OURS_SAID = (
     f"URL cannot take weights of this run: start vLLM with --worker-extension-cls {EXTENSION} and "
     """--weight-transfer-config '{"backend": "eventrain_file"}'"""
@@ -213,6 +217,10 @@ LACKS_OURS_SAID = (
         ({"/v1/models": 403}, "URL answered 403 to a request without a key: set engine.api_key_env"),
         ({"/inference/v1/generate": 404}, "URL does not take token ids: start vLLM with --enable-scale-out"),
         ({"/is_paused": 404}, "URL does not let itself be paused: start vLLM with VLLM_SERVER_DEV_MODE=1"),
+        (
+            {"/metrics": (200, "process_cpu_seconds_total 3.0")},
+            COUNTS_NOTHING_SAID,
+        ),
         (
             {"eventrain_describe": LACKS_OURS},
             LACKS_OURS_SAID,
