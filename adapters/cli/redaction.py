@@ -13,21 +13,29 @@ from typing import Any
 import msgspec
 
 from ...events.record import Record
-from ...events.types import DeviceSampled, Event, PolicyChanged, RunResumed, RunStarted, StallDetected
+from ...events.types import (
+    DeviceSampled,
+    Event,
+    LearnerUp,
+    PolicyChanged,
+    RunResumed,
+    RunStarted,
+    StallDetected,
+)
 
-HIDDEN_FIELDS = frozenset({"message", "host", "base", "forked_from", "missing"})
+HIDDEN_FIELDS = frozenset({"message", "host", "base", "forked_from", "missing", "line", "node"})
 """Text fields of events of which only a digest stays, in every event that has one."""
 
 KEPT_FIELDS = frozenset(
     {
         "actor", "awaited", "call", "checkpoint", "code_version", "digest", "edge", "effect", "engine",
-        "error", "expected", "failed_actor", "found", "key", "kind", "law", "path", "present", "reason", "run",
+        "error", "expected", "failed_actor", "found", "key", "kind", "law", "path", "phase", "present", "reason", "run",
         "source", "subject", "trace_parent", "trajectory", "waiter", "worker", "works",
     }
 )  # fmt: skip
 """Text fields that eventrain makes itself, of numbers and of its own words. A test knows every text field."""
 
-TREATED_FIELDS = frozenset({"old", "new", "chain", "sentence", "config", "device"})
+TREATED_FIELDS = frozenset({"old", "new", "chain", "sentence", "config", "device", "nodes", "origin"})
 """Fields with rules of their own, below."""
 
 HIDDEN_SETTINGS = frozenset(
@@ -37,6 +45,11 @@ HIDDEN_SETTINGS = frozenset(
         "data.eval_path",
         "data.options",
         "environment.options",
+        "cluster.address",
+        "engine.options",
+        "engine.python",
+        "engine.tls_ca",
+        "engine.urls",
         "telemetry.otlp_endpoint",
         "telemetry.prometheus_host",
         "telemetry.ray_metrics",
@@ -64,7 +77,12 @@ class Redactor:
             for name, value in event
             if name in HIDDEN_FIELDS and value
         }
+        origin = getattr(event, "origin", None)
+        if origin is not None:
+            changed["origin"] = origin.model_copy(update={"node": digest_of(origin.node)})
         match event:
+            case LearnerUp():
+                changed["nodes"] = tuple(map(digest_of, event.nodes))
             case RunStarted():
                 changed |= {"config": redacted_config(event.config), "redacted": True}
             case RunResumed() if event.config is not None:
