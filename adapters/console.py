@@ -130,6 +130,7 @@ class ProgressPanel:
         engines = view.engines.by_name.values()
         calls = sum(engine.in_flight for engine in engines)
         serving = sum(engine.state == "serving" for engine in engines)
+        wanted = max(len(engines), self.config.engine.engines)
         engine_style = "" if serving == len(engines) else "bold red"
         return Text.assemble(
             "phase  ",
@@ -137,7 +138,7 @@ class ProgressPanel:
             (f" {'' if trainer.finished else since:>6}", "dim"),
             f"  buffer {groups.buffered}/{scheduler.buffer_or_default}",
             f"  in flight {groups.in_flight}/{scheduler.permits_or_default}",
-            (f"  engines {serving}/{len(engines)}", engine_style),
+            (f"  engines {serving}/{wanted}", engine_style),
             (f" ({calls} calls)", "dim"),
             no_wrap=True,
             overflow="ellipsis",

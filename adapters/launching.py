@@ -6,13 +6,23 @@ process of this machine (`worker.WorkerProcess`) or an actor of a Ray cluster is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from .gpus import environment_of
 from .worker import WorkerProcess
 
 NO_ENV: Mapping[str, str] = {}
+NO_GPUS: Mapping[str, Sequence[int]] = {}
+
+
+class LauncherRefused(ValueError):
+    """The workers of a run cannot be started here. `lines` say why, one problem each."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = lines
 
 
 class Worker(Protocol):
@@ -21,6 +31,9 @@ class Worker(Protocol):
     name: str
     node: str
     """Name of its machine; empty for the controller's own."""
+
+    gpus: Sequence[int] | None
+    """Numbers of the GPUs of the controller's machine that it was given; None: not said, or of another machine."""
 
     @property
     def pid(self) -> int | None:
@@ -94,7 +107,7 @@ class Launcher(Protocol):
     async def connect(self) -> None:
         """Make sure that workers can be started. Idempotent.
 
-        Raises ValueError with one line where they cannot. Cancelled or failed, it holds nothing afterwards.
+        Raises `LauncherRefused` where they cannot. Cancelled or failed, it holds nothing afterwards.
         """
         ...
 
@@ -108,7 +121,17 @@ class Launcher(Protocol):
 
 
 class LocalLauncher:
-    """Starts processes of this machine."""
+    """Starts processes of this machine. `gpus` are the numbers of those that workers are given, by name.
+
+    A worker that is not in it sees the GPUs that this process sees.
+    """
+
+    def __init__(self, gpus: Mapping[str, Sequence[int]] = NO_GPUS) -> None:
+        self._gpus = gpus
+
+    def gpus_of(self, name: str) -> Sequence[int] | None:
+        """Return what worker `name` is given; a learner rank that is alone may be called ``learner``."""
+        return self._gpus.get(name, self._gpus.get(f"{name}-0"))
 
     async def start(
         self,
@@ -122,9 +145,18 @@ class LocalLauncher:
         python: str | None = None,
     ) -> Worker:
         """Start one; see `Launcher.start`."""
-        return await WorkerProcess.start(
-            target, settings, name=name, log_path=log_path, deadline_s=deadline_s, env=env, python=python
+        gpus = self.gpus_of(name)
+        worker = await WorkerProcess.start(
+            target,
+            settings,
+            name=name,
+            log_path=log_path,
+            deadline_s=deadline_s,
+            env={**env, **environment_of(gpus)},
+            python=python,
         )
+        worker.gpus = gpus
+        return worker
 
     async def connect(self) -> None:
         """Do nothing: this machine is there."""

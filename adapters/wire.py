@@ -20,7 +20,7 @@ from .data import eval_prompt_source, prompt_source
 from .environments import environment_factory
 from .environments.crossing import pack_item
 from .environments.workers import WorkerEnvironments
-from .launching import LOCAL, Launcher
+from .launching import LOCAL, Launcher, LocalLauncher
 from .renderer import HuggingFaceRenderer
 from .torch.engine import TorchEngine
 from .torch.learner import TorchLearner
@@ -29,12 +29,37 @@ from .wording import require
 
 
 def launcher_of(config: RunConfig, base: Path) -> Launcher:
-    """Return where the workers of `config` are started. Nothing is started, and no cluster joined."""
+    """Return where the workers of `config` are started. Nothing is started, and no cluster joined.
+
+    Raises `LauncherRefused` where this machine has too few GPUs for them.
+    """
     if config.cluster.kind == "ray":
         from .ray import RayLauncher
 
         return RayLauncher(config, modules=base.resolve())
-    return LOCAL
+    return _local_launcher(config)
+
+
+def _local_launcher(config: RunConfig) -> Launcher:
+    """Return one that gives workers GPUs of their own, where this machine has any that can be told apart."""
+    from .planning.local_gpus import local_gpus, wants_gpus
+    from .planning.nodes import NodesUnknown, this_machine
+
+    if not wants_gpus(config):
+        return LOCAL
+    try:
+        machine = this_machine()
+    except NodesUnknown:  # slices of a GPU: CUDA shows a process one of them
+        return LOCAL
+    if not machine.gpus:
+        return LOCAL
+    return LocalLauncher(local_gpus(config, machine, torch_on_gpus=_torch_on_gpus()))
+
+
+def _torch_on_gpus() -> bool:
+    import torch  # seconds; only where there is a GPU
+
+    return torch.cuda.is_available()
 
 
 def build(
@@ -86,7 +111,7 @@ def build(
             "base": str(base.resolve()),
         },
     )
-    if launcher is LOCAL:  # elsewhere are other devices
+    if isinstance(launcher, LocalLauncher):  # elsewhere are other devices
         _require_devices(config)
     asyncio.run(_require_room(config, ports))
     return ports
@@ -124,7 +149,12 @@ def _engines(config: RunConfig, model_path: Path, folder: RunFolder, launcher: L
             from .vllm.server import VllmServerEngine
 
             urls = section.urls or [None] * section.count
-            return [VllmServerEngine(*given, url) for given, url in zip(made, urls, strict=True)]
+            local = launcher if isinstance(launcher, LocalLauncher) else LOCAL  # they are never of a cluster
+            gpus = [local.gpus_of(name) for name in names]
+            return [
+                VllmServerEngine(*given, url, of)
+                for given, url, of in zip(made, urls, gpus, strict=True)
+            ]
 
 
 def code_version() -> str:

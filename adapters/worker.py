@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -82,6 +82,7 @@ class WorkerProcess:
     """
 
     node = ""
+    gpus: Sequence[int] | None = None
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
         self.name = name

@@ -293,6 +293,14 @@ class _Search:
         return (depth, *sorted((room.state() for room in self._room), key=repr))
 
 
+def counted(asked: Sequence[Ask]) -> str:
+    """Return ``2 engines, 1 learner rank and 4 environment workers``."""
+    words = {"engine": "engine", "learner": "learner rank", "environment": "environment worker"}
+    counts = {role: sum(ask.role == role for ask in asked) for role in words}
+    parts = [f"{n} {words[role]}{'s' * (n > 1)}" for role, n in counts.items() if n]
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
 # Why not
 
 
@@ -316,7 +324,7 @@ def _why(asks: Sequence[Ask], room: Sequence[_Room], spread: bool) -> Iterator[s
 def _asked(ask: Ask, room: Sequence[_Room]) -> str:
     for one in room:
         if not one.lacks_gpus(ask) and not one.lacks_memory(ask):
-            return f"{ask.cpus:g} CPUs"  # it lacks nothing else there
+            return f"{_cpus(ask.cpus)} (cluster.{ask.role}_cpus)"  # it lacks nothing else there
     if any(one.lacks_gpus(ask) for one in room) and ask.gpus:
         together = " on one machine" if ask.gpus > 1 else ""
         short_of_memory = any(len(one.open_gpus(ask)) >= math.ceil(ask.gpus) > 0 for one in room)
@@ -337,7 +345,8 @@ def _has(ask: Ask, room: _Room) -> str:
         return _has_gpus(ask, room)
     if room.lacks_memory(ask):
         return f"has {_gib(node.memory_bytes)} of memory, {_gib(room.memory_bytes)} of it free"
-    return f"has {node.cpus:g} CPUs, {room.cpus:g} of them free"
+    of = "it" if node.cpus == 1 else "them"
+    return f"has {_cpus(node.cpus)}, {room.cpus:g} of {of} free"
 
 
 def _has_gpus(ask: Ask, room: _Room) -> str:
@@ -364,6 +373,10 @@ def _and(names: Iterable[str]) -> str:
     if len(listed) > NODES_SAID:
         listed = [*listed[: NODES_SAID - 1], f"{len(listed) - NODES_SAID + 1} more"]
     return " and ".join([", ".join(listed[:-1]), listed[-1]]) if len(listed) > 1 else "".join(listed)
+
+
+def _cpus(count: float) -> str:
+    return f"{count:g} {'CPU' if count == 1 else 'CPUs'}"
 
 
 def _gib(count_bytes: float) -> str:

@@ -29,7 +29,7 @@ from ...events.reader import TornTail, cut_torn_tail
 from ...events.record import Record
 from ...events.types import Event
 from ..garbage import settle
-from ..launching import LOCAL, Launcher
+from ..launching import Launcher, LauncherRefused, LocalLauncher
 from ..simulated.foresight import refusal
 from .config_file import changed_config
 from .failures import EXIT_DATA_EXHAUSTED, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, BadInput, CommandFailed
@@ -164,7 +164,7 @@ def _launching(config: RunConfig, base: Path) -> Iterator[Launcher]:
         from ..wire import launcher_of
 
         launcher = launcher_of(config, base)
-        if launcher is not LOCAL and sys.stderr.isatty():
+        if not isinstance(launcher, LocalLauncher) and sys.stderr.isatty():
             click.echo(f"{config.run.name}: connecting to {config.cluster.kind} ...", err=True)
         asyncio.run(launcher.connect())
     try:
@@ -194,6 +194,8 @@ def _refusing() -> Iterator[None]:
         if extra is None:
             raise
         raise BadInput([f"{error.name} is not installed: pip install 'eventrain[{extra}]'"]) from error
+    except LauncherRefused as error:
+        raise BadInput(list(error.lines)) from error
     except ValueError as error:
         raise BadInput([" ".join(str(error).split())]) from error
 
@@ -229,7 +231,7 @@ async def _supervised(run: Run, screen: Screen, folder: RunFolder, launcher: Lau
     from ..telemetry.live import CLOSE_S, Telemetry  # what does not run a run starts without it
 
     stop = asyncio.Event()
-    telemetry = Telemetry(run, folder, launcher.reporting if launcher is not LOCAL else None)
+    telemetry = Telemetry(run, folder, None if isinstance(launcher, LocalLauncher) else launcher.reporting)
     with _signals(stop, screen):
         async with asyncio.TaskGroup() as group:
             showing = group.create_task(screen.show(run.bus, run.view, run.ports.clock.mono_ns), name="screen")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import socket
@@ -45,10 +46,17 @@ def this_machine(library: Any = None) -> Node:
 
 
 def nodes_of_ray(cluster: ClusterSection) -> list[Node]:
-    """Return the machines of the Ray cluster at `cluster.address`. Raises `NodesUnknown`."""
-    raise NodesUnknown(
-        f"the Ray cluster at '{cluster.address}' cannot be asked yet: describe its machines as [[cluster.nodes]]"
-    )
+    """Return the machines of the Ray cluster at `cluster.address`; nothing is left there.
+
+    Raises `NodesUnknown`, also where there is no answer within `cluster.connect_s`.
+    """
+    from ..ray import ClusterRefused  # a plan of described machines does without
+    from ..ray.nodes import nodes_there
+
+    try:
+        return asyncio.run(nodes_there(cluster))
+    except ClusterRefused as error:
+        raise NodesUnknown(str(error)) from error
 
 
 def _gpu_memory_bytes(library: Any) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...core.config import RunConfig
 from ...core.placement import GIB, Ask, Node, Placement, PlacementImpossible, Seat, asks, place
+from ..ray.bundles import ClusterRefused, bundled
 from .memory import (
     Estimate,
     engine_estimate,
@@ -68,6 +69,11 @@ def planned(config: RunConfig, shape: ModelShape, nodes: Sequence[Node]) -> Plan
         placement = place(wanted, nodes, placement=config.cluster.placement, spread=config.cluster.spread)
     except PlacementImpossible as error:
         raise PlanImpossible(error.lines) from error
+    if config.cluster.kind == "ray":
+        try:
+            bundled(wanted, colocated=config.cluster.placement == "colocated")
+        except ClusterRefused as error:
+            raise PlanImpossible(error.lines) from error
     return Plan(config, shape, tuple(nodes), placement)
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...core.placement import Ask
+from ..launching import LauncherRefused
 
-ROUNDING = 1e-9
 
-
-class ClusterRefused(ValueError):
-    """The cluster cannot carry this run; the message is one line that says why, and what would do."""
+class ClusterRefused(LauncherRefused):
+    """The cluster cannot carry this run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +49,3 @@ def bundled(asked: Sequence[Ask], *, colocated: bool) -> tuple[dict[str, Place],
         else:
             places[ask.worker] = Place(0, 0, None)
     return places, bundles
-
-
-def misfit(
-    asked: Sequence[Ask], bundles: Sequence[tuple[float, float]], nodes: Sequence[tuple[float, float]]
-) -> str:
-    """Return why `nodes`, each with so many CPUs and GPUs, are too few, in one line; empty: they may do."""
-    cpus, gpus = (sum(bundle[part] for bundle in bundles) for part in (0, 1))
-    cpus_there, gpus_there = (sum(node[part] for node in nodes) for part in (0, 1))
-    if cpus > cpus_there + ROUNDING or gpus > gpus_there + ROUNDING:
-        return (
-            f"{counted(asked)} ask for {cpus:g} CPUs and {gpus:g} GPUs, it has {cpus_there:g} CPUs and {gpus_there:g} "
-            "GPUs; cluster.engine_cpus and its like say how many each is given"
-        )
-    for cpus, gpus in bundles:
-        if not any(cpus <= node[0] and gpus <= node[1] for node in nodes):
-            return f"a worker asks for {cpus:g} CPUs and {gpus:g} GPUs on one machine, and none has as many"
-    return ""
-
-
-def counted(asked: Sequence[Ask]) -> str:
-    """Return ``2 engines, 1 learner rank and 4 environment workers``."""
-    words = {"engine": "engine", "learner": "learner rank", "environment": "environment worker"}
-    counts = {role: sum(ask.role == role for ask in asked) for role in words}
-    parts = [f"{n} {words[role]}{'s' * (n > 1)}" for role, n in counts.items() if n]
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -1,32 +1,26 @@
 """A Ray cluster that this run is connected to, and the places in it that the run's workers were promised.
 
-All that blocks is done in one thread, which lives as long as the cluster is held: Ray's own processes, where there is
-no cluster to join, are bound by the kernel to the thread that started them, and die with it however it ends.
+All that blocks is done in one thread, which lives as long as the cluster is held; `membership` says why.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import socket
-import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ...core.config import RunConfig
-from ...core.placement import asks
+from ...core.placement import PlacementImpossible, asks, counted, place
 from ..telemetry.devices.worker_thread import WorkerThread
-from ..wording import MissingExtra, require
-from .bundles import ClusterRefused, Place, bundled, counted, misfit
-from .leftovers import Reaper
+from ..wording import require
+from .bundles import ClusterRefused, Place, bundled
+from .membership import Membership
+from .nodes import nodes_told
 
 T = TypeVar("T")
 
-PORT = 6379
-"""Where a cluster listens if its address names no port."""
 KILL_S = 10.0
 CLOSE_S = 20.0
 ANSWER_S = 1.0
@@ -41,9 +35,8 @@ class RayCluster:
         self._config = config
         self._section = config.cluster
         self._thread: WorkerThread | None = None
-        self._ray: Any = None
+        self._member = Membership(config.cluster)
         self._group: Any = None
-        self._reaper: Reaper | None = None
         self._places: dict[str, Place] = {}
         self.home = ""
         """Ray's name of the node on which the controller runs."""
@@ -60,7 +53,7 @@ class RayCluster:
         """
         if self._places:
             return
-        where, limit_s = self._where, self._section.connect_s
+        where, limit_s = self._member.where, self._section.connect_s
         try:
             async with asyncio.timeout(limit_s):
                 await self.ask(self._connect)
@@ -132,13 +125,7 @@ class RayCluster:
         if self._places:
             return
         ends = time.monotonic() + self._section.connect_s
-        try:
-            self._ray = require("ray", "ray")
-            require("ray.util.placement_group", "ray")
-        except MissingExtra as error:
-            raise ClusterRefused(str(error)) from error
-        logging.getLogger("ray").setLevel(logging.ERROR)  # what it says at its start is news to nobody
-        self._join(ends)
+        self._member.join(ends)
         try:
             self.home = self._ray.get_runtime_context().get_node_id()
             self._reserve(ends)
@@ -146,34 +133,16 @@ class RayCluster:
             self._leave()
             raise
 
-    def _join(self, ends: float) -> None:
-        ray, address = self._ray, self._section.address
-        if address:
-            _require_reachable(address, ends - time.monotonic())
-        if ray.is_initialized():
-            self._ray = None  # it is not ours to end
-            raise ClusterRefused("this process is connected to a Ray cluster already, and Ray allows one")
-        options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if not address:
-            self._reaper = Reaper()
-        try:
-            with self._reaper or nullcontext():
-                ray.init(**options, log_to_driver=False, configure_logging=False)
-        except (ray.exceptions.RayError, RuntimeError, OSError, ValueError) as error:
-            self._leave()
-            raise ClusterRefused(f"{self._where}: {_why(error)}{_hint(error, address)}") from error
-        _silence()
-
     def _reserve(self, ends: float) -> None:
         """Have a place promised to every worker; one that asks for nothing goes anywhere."""
-        ray = self._ray
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        asked = asks(self._config, gpus_there=any(node.get("GPU", 0) > 0 for node in nodes))
-        places, bundles = bundled(asked, colocated=self._section.placement == "colocated")
-        refusal = misfit(asked, bundles, [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes])
-        if refusal:
-            raise ClusterRefused(f"{self._where}: {refusal}")
+        ray, section = self._ray, self._section
+        nodes = nodes_told(ray.nodes())
+        asked = asks(self._config, gpus_there=any(node.gpus for node in nodes))
+        try:
+            place(asked, nodes, placement=section.placement, spread=section.spread)
+        except PlacementImpossible as error:
+            raise ClusterRefused(*(f"{self._member.where}: {line}" for line in error.lines)) from error
+        places, bundles = bundled(asked, colocated=section.placement == "colocated")
         if bundles:
             asked_for = ({"CPU": cpus, "GPU": gpus} for cpus, gpus in bundles)
             resources = [{name: amount for name, amount in one.items() if amount} for one in asked_for]
@@ -181,63 +150,19 @@ class RayCluster:
             if not self._group.wait(timeout_seconds=max(1.0, ends - time.monotonic() - ANSWER_S)):
                 free = ray.available_resources()
                 raise ClusterRefused(
-                    f"{self._where}: no place for {counted(asked)} within cluster.connect_s = "
+                    f"{self._member.where}: no place for {counted(asked)} within cluster.connect_s = "
                     f"{self._section.connect_s:g} s; free are {free.get('CPU', 0):g} CPUs and "
                     f"{free.get('GPU', 0):g} GPUs, in parts that may be too small"
                 )
         self._places = places
 
     def _leave(self) -> None:
-        ray, group, left = self._ray, self._group, self._reaper
-        self._group = self._reaper = None
-        if ray is not None and ray.is_initialized():
-            if group is not None:
-                with suppress(ray.exceptions.RayError):
-                    ray.util.remove_placement_group(group)
-            ray.shutdown()
-        if left is not None:
-            left.reap()
+        group, self._group = self._group, None
+        if group is not None and self._ray.is_initialized():
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.util.remove_placement_group(group)
+        self._member.leave()
 
     @property
-    def _where(self) -> str:
-        address = self._section.address
-        return f"the Ray cluster at '{address}'" if address else "Ray on this machine"
-
-
-def _require_reachable(address: str, limit_s: float) -> None:
-    """Raise `ClusterRefused` unless something listens at `address`: Ray itself would try for long, and then abort."""
-    if address == "auto":
-        return
-    if "://" in address:
-        raise ClusterRefused(
-            f"cluster.address = '{address}': Ray Client cannot carry a run; give the head's host:port from a machine "
-            "of the cluster, or submit the run as a job and say 'auto'"
-        )
-    host, _, port = address.rpartition(":") if ":" in address else (address, "", str(PORT))
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=max(0.1, limit_s)).close()
-    except (OSError, ValueError) as error:
-        raise ClusterRefused(f"the Ray cluster at '{address}' cannot be reached: {_why(error)}") from error
-
-
-def _silence() -> None:
-    """Keep Ray from printing a worker's death into the run's screen; events tell of it.
-
-    There is no setting for that: ``log_to_driver`` is about the output of workers alone.
-    """
-    private: Any = sys.modules.get("ray._private.worker")
-    if hasattr(private, "print_to_stdstream"):
-        private.print_to_stdstream = lambda *_, **__: None
-
-
-def _hint(error: BaseException, address: str) -> str:
-    """Return what may be wrong where something listens and will not have us: Ray does not say."""
-    if isinstance(error, ConnectionError) and address:
-        return "; something listens there: is it a Ray head, and are RAY_AUTH_MODE and RAY_AUTH_TOKEN those of it?"
-    return ""
-
-
-def _why(error: BaseException) -> str:
-    """Return the error's text as one line of bearable length."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 400 else text[:397] + "..."
+    def _ray(self) -> Any:
+        return self._member.ray

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class RayWorker:
         self, cluster: RayCluster, name: str, actor: Any, said: dict[str, Any], log_path: Path | None
     ) -> None:
         self.name = name
+        self.gpus: Sequence[int] | None = None
         self.node = "" if said["home"] else str(said["node"])
         self._place = f"{name} (pid {said['pid']} on {said['node']})"
         self._pid: int | None = said["pid"] if said["home"] else None

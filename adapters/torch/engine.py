@@ -25,6 +25,7 @@ from ...core.ports import (
     Weights,
 )
 from ...core.weight_update import differs
+from ..gpus import known_device
 from ..launching import LOCAL, Launcher, Worker
 from ..worker import RemoteError, WorkerFailed, WorkerGone
 
@@ -114,7 +115,9 @@ class TorchEngine:
                 limit_s = self._deadlines.start_s
                 raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
             raise
-        return EngineInfo(**begun["info"], node=self._worker.node if self._worker is not None else "")
+        assert self._worker is not None, "it has answered"
+        info = {**begun["info"], "device": known_device(self._worker.gpus, begun["info"]["device"])}
+        return EngineInfo(**info, node=self._worker.node)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one completion; see `Engine.generate`. Cancelling frees its slot before the next step."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...core.config import AlgorithmSection, DeadlineSection, LearnerSection, ModelSection
 from ...core.ports import LearnerGone, LearnerInfo, TrainBatch, TrainResult, WrittenFile, WrittenWeights
+from ..gpus import known_device
 from ..launching import Launcher, LocalLauncher
 from .learner_ranks import LearnerRanks
 from .row_split import split_rows
@@ -77,7 +78,8 @@ class TorchLearner:
         )
         try:
             said = await self._call_all("start", self._deadlines.start_s, checkpoint=checkpoint)
-            return LearnerInfo(**said[0], ranks=len(self._ranks), nodes=self._ranks.nodes)
+            first = {**said[0], "device": known_device(self._ranks.gpus, said[0]["device"])}
+            return LearnerInfo(**first, ranks=len(self._ranks), nodes=self._ranks.nodes)
         except BaseException:
             await self.close()
             raise

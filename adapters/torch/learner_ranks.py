@@ -114,6 +114,11 @@ class LearnerRanks:
         names = tuple(worker.node for worker in self._workers)
         return names if any(names) else ()
 
+    @property
+    def gpus(self) -> Sequence[int] | None:
+        """The GPUs that rank 0 was given; see `Worker.gpus`."""
+        return self._workers[0].gpus
+
     def __len__(self) -> int:
         return len(self._workers)
 

@@ -9,6 +9,8 @@ import asyncio
 import os
 import socket
 from array import array
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +23,7 @@ from ...core.ports import (
     Generation,
     Weights,
 )
+from ..gpus import known_device
 from ..launching import Launcher, Worker
 from ..worker import RemoteError, WorkerFailed, WorkerGone
 from .arguments import engine_arguments, environment
@@ -49,6 +52,7 @@ class VllmEngine(LinkedEngine):
         self._log_path = log_path
         self._launcher = launcher
         self._prepared: ProcessLink | None = None
+        self._gpus: Sequence[int] | None = None
         self.pid: int | None = None
         """Process of the worker that was started last, where that is one of this machine."""
 
@@ -73,6 +77,7 @@ class VllmEngine(LinkedEngine):
             raise EngineGone(str(error)) from error
         self._prepared = ProcessLink(worker, self._deadlines.close_s)
         self.pid = worker.pid
+        self._gpus = worker.gpus
         try:
             async with asyncio.timeout(limit_s):
                 await self._prepared.load()
@@ -98,7 +103,8 @@ class VllmEngine(LinkedEngine):
         try:
             owner = new_owner(self.name, (socket.gethostname(), os.getpid()))
             async with asyncio.timeout(self._deadlines.start_s):
-                return await self._serve(link, weights, owner)
+                info = await self._serve(link, weights, owner)
+                return replace(info, device=known_device(self._gpus, info.device))
         except BaseException as error:
             await self.close()
             if isinstance(error, EngineError):

@@ -7,12 +7,15 @@ import os
 import socket
 import ssl
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 
 from ...core.config import DeadlineSection, EngineSection, RolloutSection
 from ...core.ports import EngineError, EngineGone, EngineInfo, Weights
+from ..gpus import environment_of, known_device
 from .arguments import command_line, engine_arguments, environment
 from .checking import Unusable, check
 from .http_link import HttpLink
@@ -28,8 +31,8 @@ POLL_S = 0.25
 class VllmServerEngine(LinkedEngine):
     """The server at `url`, or, where that is None, one that is started with the interpreter `section.python`.
 
-    The output of one that is started goes to `log_path`. A server at a URL must see the files of the run, at the same
-    paths.
+    One that is started sees `gpus` (see `gpus.environment_of`), and its output goes to `log_path`. A server at a URL
+    must see the files of the run, at the same paths.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class VllmServerEngine(LinkedEngine):
         log_path: Path,
         deadlines: DeadlineSection,
         url: str | None = None,
+        gpus: Sequence[int] | None = None,
     ) -> None:
         super().__init__(name, section, deadlines)
         self._model_path = model_path
         self._log_path = log_path
         self._url = url
+        self._gpus = gpus
         self._arguments = engine_arguments(model_path, section, rollout)
         self._process: ServerProcess | None = None
         self._fresh = False
@@ -70,7 +75,7 @@ class VllmServerEngine(LinkedEngine):
                 self.name,
                 self._section.python or sys.executable,
                 command_line(self._arguments),
-                environment(self._section),
+                {**environment(self._section), **environment_of(self._gpus)},
                 self._log_path,
             )
             async with asyncio.timeout(limit_s):
@@ -108,7 +113,8 @@ class VllmServerEngine(LinkedEngine):
             owner = new_owner(self.name, (socket.gethostname(), os.getpid()))
             link = _ServerLink(url, self._process, key=key, tls=tls)
             async with asyncio.timeout(self._deadlines.start_s):
-                return await self._serve(link, weights, owner)
+                info = await self._serve(link, weights, owner)
+                return replace(info, device=known_device(self._gpus, info.device))
         except BaseException as error:
             await self.close()
             if isinstance(error, Unusable):

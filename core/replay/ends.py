@@ -148,17 +148,23 @@ class EndsCheck(Part):
         opening = [record, *(one for one in more if type(one.event) is not LogTailCut)]
         facts = {"code_version": event.code_version, "host": event.host, "pid": event.pid}
         bad = self._unreadable(opening)
+        changed = self.scene.changed_by(event)
         try:
             produced = resumption(
                 self.scene.past,
                 present=lambda path: path == event.checkpoint,
                 readable=lambda ref: ref not in bad,
                 facts=facts,
+                config=changed,
+                forked_from=event.forked_from,
             )
         except NotResumable as error:
             self.scene.batch(opening, Raised("not_resumable", str(error)), cut_off=False)
         else:
+            if changed is not None:  # said in full; a setting that was not there then has no say
+                produced[0] = produced[0].model_copy(update={"config": event.config})
             self.scene.batch(opening, produced, cut_off=self.scene.cut_off(len(more)))
+            self.scene.go_on_with(changed, event)
 
     def _unreadable(self, opening: list[Record]) -> set[PayloadRef]:
         """Return the payloads that only groups have which were given up as unreadable."""

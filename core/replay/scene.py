@@ -96,6 +96,7 @@ class Scene:
         self.config = config or RunConfig.model_validate(started.config)
         if config is not None:  # some projections read settings there
             started = started.model_copy(update={"config": config.model_dump(mode="json")})
+        self._own_config, self._own_policy = config is None, policy is None
         self.policy = policy or policy_for(self.config)
         self.past = Past(started, self.config)
         self.view: View = self.past.view
@@ -117,6 +118,21 @@ class Scene:
         """Return whether the log was cut off at `place`: it ends there, or goes on in a new process."""
         record = self.ahead.peek(place)
         return record is None or isinstance(record.event, RunResumed)
+
+    def changed_by(self, event: RunResumed) -> RunConfig | None:
+        """Return the settings that a resume changed to; None: none of them, or others take the place of the run's."""
+        if event.config is None or not self._own_config:
+            return None
+        return RunConfig.model_validate(event.config)
+
+    def go_on_with(self, config: RunConfig | None, event: RunResumed) -> None:
+        """Decide by `config`, if there is one, from `event` on."""
+        if config is None:
+            return
+        self.config = config
+        self.engines = self.engines if event.engines is None else event.engines
+        if self._own_policy:
+            self.policy = policy_for(config)
 
     def batch(self, records: Sequence[Record], produced: Sequence[Event] | Raised, *, cut_off: bool) -> None:
         """Compare decisions that were made at once; `cut_off` allows the last ones to be missing."""

@@ -27,6 +27,7 @@ DECISIONS = (
     "learner_up",
     "llm_call_started",
     "phase_entered",
+    "policy_changed",
     "prompt_drawn",
     "prompt_quarantined",
     "prompt_returned",

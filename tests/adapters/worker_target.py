@@ -61,6 +61,9 @@ class Target:
             "variable": int(os.environ["WORKER_VARIABLE"]),
         }
 
+    def visible(self) -> str | None:
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
     def pid(self) -> int:
         return os.getpid()
 

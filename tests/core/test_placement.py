@@ -191,7 +191,7 @@ def gpu_nodes(count: int = 1, gpus: int = 2) -> list[Node]:
             asked("environment", 3, cpus=2.0),
             machines(1, cpus=5, gpus=0),
             "split",
-            "environment-2 asks for 2 CPUs: node-0 has 5 CPUs, 1 of them free",
+            "environment-2 asks for 2 CPUs (cluster.environment_cpus): node-0 has 5 CPUs, 1 of them free",
         ),
         (
             asked("learner", 1, gpus=1.0, gpu_memory_bytes=93 * GIB),

@@ -58,6 +58,7 @@ def test_the_panel_can_be_drawn_after_every_event(small_run) -> None:
     """There is no moment of a run, the empty one included, at which a frame fails or grows beyond its width."""
     view = View()
     assert "step   0/0" in shown(view)
+    assert "engines 0/1" in shown(view)  # it is one that is wanted, and not up yet
     for record in small_run.records:
         view.apply(record)
         assert max(map(len, shown(view, width=60).splitlines())) <= 60

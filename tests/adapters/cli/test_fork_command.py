@@ -12,6 +12,7 @@ from simulated_program import eventrain, write_settings
 from eventrain.adapters.cli.verify_report import verify
 from eventrain.core.config import RunConfig
 from eventrain.core.projections import View
+from eventrain.core.replay import Agreement, check
 from eventrain.core.resume import Past
 from eventrain.events.folder import RunFolder
 from eventrain.events.reader import LogReader
@@ -76,6 +77,7 @@ def test_a_fork_goes_on_from_the_checkpoint_in_a_folder_of_its_own(folder: Path)
     for record in log:
         view.apply(record)
     assert (view.trainer.steps_total, view.prompts.ended["trained"]) == (8, 16)
+    assert isinstance(check(log), Agreement)  # what comes behind the change is decided by the new settings
     status = eventrain(folder, "status", "new").stdout
     assert "other  completed" in status
     assert "forked" in status

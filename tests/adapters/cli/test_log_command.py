@@ -432,6 +432,19 @@ def test_settings_that_may_be_private_are_digests() -> None:
     assert event.config["environment"]["options"] == {"token": "s3cret"}
 
 
+def test_machines_of_a_cluster_and_what_their_workers_log_are_digests() -> None:
+    """Names of nodes are digests wherever they stand, and the same one everywhere; a worker's own words go."""
+    origin = Origin(worker="engine-0", node="10.0.0.7", at_ns=1, offset_ns=0, error_ns=1)
+    logged = Redactor().event(WorkerLogged(level="error", line="no /secret/file", origin=origin))
+    up = Redactor().event(LearnerUp(version=0, parameters=1, device="cpu", ranks=2, nodes=("10.0.0.7", "10.0.0.8")))
+    assert isinstance(logged, WorkerLogged)
+    assert isinstance(up, LearnerUp)
+    assert "secret" not in logged.line
+    assert logged.origin.worker == "engine-0"
+    assert up.nodes[0] == logged.origin.node
+    assert "10.0.0" not in up.model_dump_json() + logged.model_dump_json()
+
+
 def test_every_text_field_of_every_event_is_decided_about() -> None:
     """A new field that can hold text must be listed as hidden, kept or treated: this fails until it is."""
 

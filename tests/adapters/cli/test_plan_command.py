@@ -137,7 +137,7 @@ IMPOSSIBLE = [
     (
         "two_gpus",
         ["cluster.environment_cpus=20", "environment.workers=2"],
-        "environment-1 asks for 20 CPUs: node-0 has 32 CPUs, 10 of them free",
+        "environment-1 asks for 20 CPUs (cluster.environment_cpus): node-0 has 32 CPUs, 10 of them free",
     ),
     (
         "eight_gpus",
@@ -145,6 +145,11 @@ IMPOSSIBLE = [
         "learner-3 asks for 28 GiB of memory: node-0 has 100 GiB of memory, 15 GiB of it free",
     ),
     ("two_gpus", ["deadlines.buffer_wait_s=0.01"], "no step can be trained"),
+    (
+        "two_nodes_16_gpus",
+        ["cluster.placement=colocated", "engine.memory_share=0.2"],
+        "learner-0 cannot share an engine's 2 GPUs in Ray, which divides one alone",
+    ),
 ]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import pytest
 
 from eventrain.adapters.planning.nodes import NodesUnknown, nodes_of_config, nodes_of_ray, this_machine
+from eventrain.adapters.ray.nodes import nodes_told
 from eventrain.core.config import ClusterSection
 from eventrain.core.placement import GIB, Node
 
@@ -56,7 +58,37 @@ def test_a_slice_of_a_gpu_is_not_known(monkeypatch):
         this_machine(Nvml(Gpu()))
 
 
-def test_a_ray_cluster_cannot_be_asked_yet():
-    """The line says what to write instead."""
-    with pytest.raises(NodesUnknown, match=r"'10.0.0.1:6379' cannot be asked yet: .* \[\[cluster.nodes\]\]$"):
-        nodes_of_ray(ClusterSection(kind="ray", address="10.0.0.1:6379"))
+def test_a_cluster_that_nobody_carries_is_not_known():
+    """Without anything at its address the line says so, whatever is installed."""
+    pytest.importorskip("ray")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{one.getsockname()[1]}"  # bound, and nobody listens
+        with pytest.raises(NodesUnknown, match=rf"^the Ray cluster at '{address}' cannot be reached: "):
+            nodes_of_ray(ClusterSection(kind="ray", address=address))
+
+
+def test_nodes_of_a_cluster_have_names_of_their_own():
+    """Two nodes of one machine are told apart, a dead one is not reckoned with, and GPUs have no known memory."""
+
+    def told(number: int, name: str, alive: bool = True, **resources: float) -> dict[str, object]:
+        return {
+            "Alive": alive,
+            "NodeID": f"{number:x}" * 56,
+            "NodeName": name,
+            "NodeManagerAddress": "10.0.0.9",
+            "Resources": {"node:x": 1.0, **resources},
+        }
+
+    assert nodes_told(
+        [
+            told(10, "10.0.0.1", CPU=8.0, GPU=2.0, memory=4e9),
+            told(11, "10.0.0.2", CPU=4.0),
+            told(12, "10.0.0.2"),
+            told(13, "10.0.0.3", alive=False, CPU=64.0),
+        ]
+    ) == [
+        Node("10.0.0.1", 8, 2, 4 * 10**9, 0),
+        Node("10.0.0.2/bbbbbbbb", 4),
+        Node("10.0.0.2/cccccccc", 0),
+    ]

@@ -1,10 +1,10 @@
-"""Which worker lies in which bundle, and what is said where a cluster is too small."""
+"""Which worker lies in which bundle."""
 
 from __future__ import annotations
 
 import pytest
 
-from eventrain.adapters.ray.bundles import ClusterRefused, Place, bundled, misfit
+from eventrain.adapters.ray.bundles import ClusterRefused, Place, bundled
 from eventrain.core.placement import Ask
 
 
@@ -37,27 +37,3 @@ def test_gpus_of_an_engine_that_has_several_cannot_be_shared() -> None:
     """Ray divides one GPU, not two: the refusal says what would do."""
     with pytest.raises(ClusterRefused, match=r"learner-0 cannot share an engine's 2 GPUs in Ray.*say 'split'"):
         bundled(asked(2), colocated=True)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "refusal"),
-    [
-        ([(4.0, 3.0)], ""),
-        ([(1.0, 2.0), (2.0, 1.0)], ""),
-        (
-            [(2.0, 3.0)],
-            (
-                "1 engine, 1 learner rank and 1 environment worker ask for 3 CPUs and 3 GPUs, it has 2 CPUs and 3 "
-                "GPUs; cluster.engine_cpus and its like say how many each is given"
-            ),
-        ),
-        ([(8.0, 1.0)] * 3, "a worker asks for 1 CPUs and 2 GPUs on one machine, and none has as many"),
-    ],
-)
-def test_a_cluster_that_is_too_small_is_refused_with_both_figures(
-    nodes: list[tuple[float, float]], refusal: str
-) -> None:
-    """Too little in sum, or no machine that is large enough for one worker, is said in one line."""
-    workers = asked(2)
-    _, bundles = bundled(workers, colocated=False)
-    assert misfit(workers, bundles, nodes) == refusal

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +17,30 @@ import pytest
 from ray_controllers import ENDED_S, below, controller, ended, said_by, wait_ended
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(240)]
+
+
+SMALL_MODEL = {
+    "model_type": "qwen2",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 1000,
+}
+PLANNED = """\
+[run]
+name = "small"
+steps = 4
+[model]
+path = "model"
+[data]
+kind = "generated"
+size = 1000
+[environment]
+kind = "number_hunt"
+[scheduler]
+groups_per_step = 2
+"""
 
 
 def ray_start(*options: str) -> subprocess.Popen[bytes]:
@@ -95,14 +121,80 @@ def end(node: subprocess.Popen[bytes]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_what_does_not_fit_is_refused_with_both_figures(nodes: tuple[str, subprocess.Popen[bytes]]) -> None:
+def plan_live(folder: Path, *settings: str) -> subprocess.CompletedProcess[str]:
+    """Plan a run of a small model on a cluster's machines."""
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "config.json").write_text(json.dumps(SMALL_MODEL))
+    (folder / "run.toml").write_text(PLANNED)
+    command = [sys.executable, "-m", "eventrain.adapters.cli", "plan", str(folder / "run.toml"), "--live", "--json"]
+    return subprocess.run(
+        [*command, *(part for setting in settings for part in ("--set", setting))],
+        env={**os.environ, "RAY_AUTH_MODE": "disabled"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def drivers_alive(address: str) -> list[str]:
+    """Return the names of the drivers that are connected to a cluster; the one that asks is one of them."""
+    script = (
+        "import sys, json, ray; ray.init(address=sys.argv[1], log_to_driver=False)\n"
+        "from ray._private.state import state\n"
+        "mine = ray.get_runtime_context().get_job_id()\n"
+        "alive = [job['JobID'] for job in state.job_table() if not job['IsDead']]\n"
+        "print(json.dumps(['asking' if job == mine else job for job in alive]))"
+    )
+    env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    told = subprocess.run(
+        [sys.executable, "-c", script, address], env=env, check=True, capture_output=True, text=True
+    )
+    return list(json.loads(told.stdout.splitlines()[-1]))
+
+
+def test_what_does_not_fit_is_refused_with_what_each_node_has(nodes: tuple[str, subprocess.Popen[bytes]]) -> None:
     """More than the cluster has, and more on one machine than any has, are refused before anything is started."""
     address, _ = nodes
-    assert said_by(controller(address, engine_cpus=5)).endswith(
-        "1 engine, 1 learner rank and 1 environment worker ask for 5.2 CPUs and 0 GPUs, it has 2 CPUs and 0 GPUs; "
-        "cluster.engine_cpus and its like say how many each is given"
+    (line,) = said_by(controller(address, engine_cpus=1.5)).splitlines()
+    assert re.fullmatch(
+        rf"the Ray cluster at '{address}': engine-0 asks for 1\.5 CPUs \(cluster\.engine_cpus\): "
+        r"\S+ has 1 CPU, 1 of it free; \S+ has 1 CPU, 1 of it free",
+        line,
     )
-    assert "a worker asks for 1.5 CPUs and 0 GPUs on one machine" in said_by(controller(address, engine_cpus=1.5))
+    assert "environment-0 asks for 0.1 CPUs (cluster.environment_cpus)" in said_by(
+        controller(address, engine_cpus=1, learner_cpus=1)
+    )
+
+
+def test_a_plan_reckons_with_the_machines_of_a_running_cluster(
+    nodes: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """Both nodes have a name, a CPU and memory; what does not fit is refused; no driver is left there."""
+    address, _ = nodes
+    settings = [f"cluster.address={address}", "cluster.kind=ray", "cluster.engine_cpus=0.5"]
+    told = plan_live(tmp_path, *settings)
+    assert told.returncode == 0, told.stderr
+    plan = json.loads(told.stdout)
+    assert plan["nodes_from"] == f"the Ray cluster at {address}"
+    assert len({node["node"] for node in plan["nodes"]}) == 2
+    assert [(node["cpus"], node["gpus"]) for node in plan["nodes"]] == [(1, 0), (1, 0)]
+    assert all(node["memory_bytes"] > 2**20 for node in plan["nodes"])
+    refused = plan_live(tmp_path, *settings, "cluster.learner_cpus=1.5")
+    assert refused.returncode == 2
+    (line,) = json.loads(refused.stdout)["impossible"]
+    assert line.startswith("learner-0 asks for 1.5 CPUs (cluster.learner_cpus): ")
+    assert set(drivers_alive(address)) == {"asking"}
+
+
+def test_a_cluster_that_is_not_there_cannot_be_planned_with(tmp_path: Path) -> None:
+    """One line says where nobody listens, with the exit code of bad input."""
+    pytest.importorskip("ray")
+    address = f"127.0.0.1:{free_port()}"
+    told = plan_live(tmp_path, f"cluster.address={address}", "cluster.kind=ray")
+    assert told.returncode == 2
+    (line,) = told.stderr.splitlines()
+    assert f"the Ray cluster at '{address}' cannot be reached: " in line
 
 
 def test_a_worker_of_another_node_is_far_away_and_dies_with_it(

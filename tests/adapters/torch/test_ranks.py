@@ -46,6 +46,7 @@ class Puppet:
     """A worker that answers, hangs or raises."""
 
     node = ""
+    gpus = None
     pid = None
 
     def __init__(self, name: str, answer: Any, progress: int) -> None:
