@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from .renderer import HuggingFaceRenderer
 from .torch.engine import TorchEngine
 from .torch.learner import TorchLearner
 from .vllm.engine import VllmEngine
+from .vllm.installed import require_vllm
 from .wording import require
 
 
@@ -78,12 +80,14 @@ def build(
     prompt does not fit the context.
     """
     model_path = (base / config.model.path).resolve()
+    engines = _engines(config, model_path, folder, launcher)
+    _require_vllm(config, engines, launcher)
     prompts = prompt_source(config.data, config.run.seed, base)
     require_enough_prompts(config, len(prompts))
     seed, evaluation = config.run.seed, config.eval
     ports = Ports(
         clock=SystemClock(after),
-        engines=_engines(config, model_path, folder, launcher),
+        engines=engines,
         learner=TorchLearner(
             model_path,
             config.model,
@@ -155,6 +159,34 @@ def _engines(config: RunConfig, model_path: Path, folder: RunFolder, launcher: L
                 VllmServerEngine(*given, url, of)
                 for given, url, of in zip(made, urls, gpus, strict=True)
             ]
+
+
+def _require_vllm(config: RunConfig, engines: Sequence[Engine], launcher: Launcher) -> None:
+    """Raise ValueError, a line for each of them, for servers at URLs and Pythons that cannot serve this run."""
+    section = config.engine
+    if section.urls:
+        asyncio.run(_require_servers(engines))
+    elif section.kind == "vllm_server" or (section.kind == "vllm" and isinstance(launcher, LocalLauncher)):
+        require_vllm(section.python)
+
+
+async def _require_servers(engines: Sequence[Engine]) -> None:
+    from .vllm.checking import Unusable
+    from .vllm.server import VllmServerEngine
+
+    async def refusal(engine: Engine) -> str | None:
+        assert isinstance(engine, VllmServerEngine)
+        try:
+            await engine.require_usable()
+        except Unusable as error:
+            return f"{engine.name}: {error}"
+        return None
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(refusal(engine)) for engine in engines]
+    lines = [line for task in asked if (line := task.result()) is not None]
+    if lines:
+        raise ValueError("; ".join(lines))
 
 
 def code_version() -> str:

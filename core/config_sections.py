@@ -129,10 +129,10 @@ class ClusterSection(Section):
         description="Of the Ray cluster, such as '10.0.0.1:6379', or 'auto'; default: a Ray of its own, on this "
         "machine.",
     )
-    placement: Literal["split", "colocated"] = Field(
-        "split",
+    placement: Literal["auto", "split", "colocated"] = Field(
+        "auto",
         description="'split': engines and learner ranks have GPUs of their own. 'colocated': a learner rank shares a "
-        "GPU with an engine.",
+        "GPU with an engine. 'auto': 'split' if there are GPUs enough, else 'colocated'.",
     )
     spread: Literal["pack", "spread"] = Field(
         "pack", description="'pack' uses as few machines as can be, 'spread' as many."

@@ -100,6 +100,8 @@ class Placement:
     """Where every worker lies, in the order in which they were asked for."""
 
     seats: tuple[Seat, ...]
+    colocated: bool = False
+    """Whether learner ranks lie on the GPUs of engines."""
 
     def of(self, worker: str) -> Seat:
         """Return the seat of `worker`. Raises KeyError."""
@@ -125,28 +127,43 @@ def place(
     asks: Sequence[Ask],
     nodes: Sequence[Node],
     *,
-    placement: Literal["split", "colocated"] = "split",
+    placement: Literal["auto", "split", "colocated"] = "auto",
     spread: Literal["pack", "spread"] = "pack",
 ) -> Placement:
     """Return where every one of `asks` lies on `nodes`. Raises `PlacementImpossible`.
 
-    With ``split`` no two workers that ask for whole GPUs share one. With ``colocated`` learner ranks lie on the GPUs of
-    engines, one rank a GPU, as long as there are any, if the memory of both fits. ``pack`` uses as few nodes as it
-    finds to do, the largest first; ``spread`` goes to the node that has fewest workers of the same role. Names decide
-    nothing but the order among equals. Many small workers of odd sizes may be refused although a placement exists:
-    after `TRIED_MAX` attempts the search ends.
+    ``auto`` is ``split`` where that is possible, else ``colocated``. With ``split`` no two workers that ask for whole
+    GPUs share one. With ``colocated`` learner ranks lie on the GPUs of engines, one rank a GPU, as long as there are
+    any, if the memory of both fits. ``pack`` uses as few nodes as it finds to do, the largest first; ``spread`` goes
+    to the node that has fewest workers of the same role. Names decide nothing but the order among equals. Many small
+    workers of odd sizes may be refused although a placement exists: after `TRIED_MAX` attempts the search ends.
     """
+    if placement != "auto":
+        return _placed(asks, nodes, placement == "colocated", spread)
+    try:
+        return _placed(asks, nodes, False, spread)
+    except PlacementImpossible:
+        try:
+            return _placed(asks, nodes, True, spread)
+        except PlacementImpossible:
+            pass
+        raise
+
+
+def _placed(
+    asks: Sequence[Ask], nodes: Sequence[Node], colocated: bool, spread: Literal["pack", "spread"]
+) -> Placement:
     ordered = sorted(enumerate(asks), key=lambda one: (_ROLES.index(one[1].role), -one[1].gpus, -one[1].cpus))
     machines = sorted(nodes, key=lambda node: (-node.gpus, -node.cpus, -node.memory_bytes))
     for count in range(1 if spread == "pack" else len(machines), len(machines) + 1):
         if sum(node.cpus for node in machines[:count]) + 1e-9 < sum(ask.cpus for ask in asks):
             continue
-        room = [_Room(node, colocated=placement == "colocated") for node in machines[:count]]
+        room = [_Room(node, colocated=colocated) for node in machines[:count]]
         seats = _Search(room, [ask for _, ask in ordered], spread == "spread").seats()
         if seats is not None:
             by_place = {place: seat for (place, _), seat in zip(ordered, seats, strict=True)}
-            return Placement(tuple(by_place[place] for place in range(len(asks))))
-    room = [_Room(node, colocated=placement == "colocated") for node in machines]
+            return Placement(tuple(by_place[place] for place in range(len(asks))), colocated)
+    room = [_Room(node, colocated=colocated) for node in machines]
     raise PlacementImpossible(list(_why([ask for _, ask in ordered], room, spread == "spread")))
 
 

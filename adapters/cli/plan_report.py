@@ -113,9 +113,10 @@ def _head(report: PlanReport) -> list[str]:
     machines = f"{', '.join(kinds)} ({report.nodes_from})"
     counts = Counter(seat.ask.role for seat in plan.placement.seats)
     parts = [_several(counts[role], what) for role, what in WORKERS if counts[role]]
+    placement = "colocated" if plan.placement.colocated else "split"
     return [
         f"{name}  a model of {parameters} parameters; {', '.join(parts)}",
-        f"{machines}; cluster.kind '{cluster.kind}', {cluster.placement}, {cluster.spread}",
+        f"{machines}; cluster.kind '{cluster.kind}', {placement}, {cluster.spread}",
     ]
 
 

@@ -6,8 +6,9 @@ shared.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ...core.config import RunConfig
 from ...core.placement import Node, PlacementImpossible, asks, counted, place
@@ -32,7 +33,18 @@ def local_gpus(config: RunConfig, machine: Node, *, torch_on_gpus: bool) -> dict
     if not machine.gpus:
         return {}
     config = config if torch_on_gpus else _on_cpus(config)
-    devices, colocated = _devices(config), config.cluster.placement == "colocated"
+    if config.cluster.placement != "auto":
+        return _given(config, machine, config.cluster.placement)
+    try:
+        return _given(config, machine, "split")
+    except LauncherRefused:
+        with suppress(LauncherRefused):
+            return _given(config, machine, "colocated")
+        raise
+
+
+def _given(config: RunConfig, machine: Node, placement: Literal["split", "colocated"]) -> dict[str, tuple[int, ...]]:
+    devices, colocated = _devices(config), placement == "colocated"
     asked = [
         replace(ask, cpus=0.0)
         for ask in asks(config, gpus_there=True)
@@ -41,15 +53,13 @@ def local_gpus(config: RunConfig, machine: Node, *, torch_on_gpus: bool) -> dict
     named = {} if colocated else _named(devices)
     free = [number for number in range(machine.gpus) if number not in named]
     try:
-        placed = place(
-            asked, [Node(machine.name, 0.0, len(free))], placement=config.cluster.placement
-        )
+        placed = place(asked, [Node(machine.name, 0.0, len(free))], placement=placement)
     except PlacementImpossible as error:
         gpus = sum(ask.gpus for ask in asked)
-        what = f"cluster.placement = '{config.cluster.placement}': {counted(asked)} ask for {gpus:g} GPUs"
+        what = f"cluster.placement = '{placement}': {counted(asked)} ask for {gpus:g} GPUs"
         taken = (f"cuda:{number} is left to the {role}, whose device it is" for number, role in named.items())
         both = len({ask.role for ask in asked}) > 1
-        instead = "; 'colocated' lets them share" if both and not colocated else ""
+        instead = "; 'colocated' lets them share" if both and config.cluster.placement == "split" else ""
         raise LauncherRefused(f"{what}{instead}", *error.lines, *taken) from error
     return {seat.ask.worker: tuple(free[number] for number in seat.gpus) for seat in placed.seats}
 

@@ -71,7 +71,7 @@ def planned(config: RunConfig, shape: ModelShape, nodes: Sequence[Node]) -> Plan
         raise PlanImpossible(error.lines) from error
     if config.cluster.kind == "ray":
         try:
-            bundled(wanted, colocated=config.cluster.placement == "colocated")
+            bundled(wanted, colocated=placement.colocated)
         except ClusterRefused as error:
             raise PlanImpossible(error.lines) from error
     return Plan(config, shape, tuple(nodes), placement)

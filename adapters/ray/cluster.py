@@ -139,10 +139,10 @@ class RayCluster:
         nodes = nodes_told(ray.nodes())
         asked = asks(self._config, gpus_there=any(node.gpus for node in nodes))
         try:
-            place(asked, nodes, placement=section.placement, spread=section.spread)
+            placed = place(asked, nodes, placement=section.placement, spread=section.spread)
         except PlacementImpossible as error:
             raise ClusterRefused(*(f"{self._member.where}: {line}" for line in error.lines)) from error
-        places, bundles = bundled(asked, colocated=section.placement == "colocated")
+        places, bundles = bundled(asked, colocated=placed.colocated)
         if bundles:
             asked_for = ({"CPU": cpus, "GPU": gpus} for cpus, gpus in bundles)
             resources = [{name: amount for name, amount in one.items() if amount} for one in asked_for]

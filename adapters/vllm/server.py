@@ -91,6 +91,18 @@ class VllmServerEngine(LinkedEngine):
             raise
         self._fresh = True
 
+    async def require_usable(self) -> None:
+        """Return if the server can serve this run; see `checking.check`. Raises `Unusable`, and changes nothing."""
+        key, tls = self._credentials()
+        await check(
+            self._url or (self._process.url if self._process is not None else ""),
+            model_path=self._model_path,
+            limit_s=min(CHECK_S, self._deadlines.start_s),
+            key=key,
+            key_env=self._section.api_key_env,
+            tls=tls,
+        )
+
     async def start(self, weights: Weights) -> EngineInfo:
         """Check the server, in one line each what is wrong with it, and serve `weights`; see `Engine.start`.
 
@@ -101,15 +113,8 @@ class VllmServerEngine(LinkedEngine):
         self._fresh = False
         url = self._url or (self._process.url if self._process is not None else "")
         try:
+            await self.require_usable()
             key, tls = self._credentials()
-            await check(
-                url,
-                model_path=self._model_path,
-                limit_s=min(CHECK_S, self._deadlines.start_s),
-                key=key,
-                key_env=self._section.api_key_env,
-                tls=tls,
-            )
             owner = new_owner(self.name, (socket.gethostname(), os.getpid()))
             link = _ServerLink(url, self._process, key=key, tls=tls)
             async with asyncio.timeout(self._deadlines.start_s):

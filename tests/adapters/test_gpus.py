@@ -113,20 +113,29 @@ def test_a_device_that_is_named_stays_as_it_is_and_is_nobody_elses(monkeypatch: 
     launcher = on(monkeypatch, 2, configured(engine={"device": "cuda:0"}))
     assert seen_by(launcher, "engine-0", "learner") == [None, "1"]
     with pytest.raises(LauncherRefused) as refused:
-        on(monkeypatch, 1, configured(engine={"device": "cuda:0"}))
+        on(monkeypatch, 1, configured(engine={"device": "cuda:0"}, cluster={"placement": "split"}))
     assert refused.value.lines[2:] == ("cuda:0 is left to the engine, whose device it is",)
 
 
 def test_too_few_gpus_are_refused_with_what_was_asked_and_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line says what was asked, and one what the machine has and who has it."""
     with pytest.raises(LauncherRefused) as refused:
-        on(monkeypatch, 2, configured(engine={"count": 2}))
+        on(monkeypatch, 2, configured(engine={"count": 2}, cluster={"placement": "split"}))
     asked, there = refused.value.lines
     assert asked == (
         "cluster.placement = 'split': 2 engines and 1 learner rank ask for 3 GPUs; 'colocated' lets them share"
     )
     assert there.startswith("learner-0 asks for 1 GPU: ")
     assert there.endswith(" has 2, both taken by engine-0 and engine-1")
+
+
+def test_gpus_are_shared_where_there_are_too_few_and_nobody_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One GPU has the engine and the learner, also if one of them is named; more engines than GPUs are refused."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert seen_by(on(monkeypatch, 1, configured()), "engine-0", "learner") == ["0", "0"]
+    assert seen_by(on(monkeypatch, 1, configured(engine={"device": "cuda:0"})), "engine-0", "learner") == [None, "0"]
+    with pytest.raises(LauncherRefused, match="2 engines and 1 learner rank ask for 3 GPUs"):
+        on(monkeypatch, 1, configured(engine={"count": 2}))
 
 
 @pytest.mark.parametrize(
