@@ -1,13 +1,14 @@
 """Foresight: whether a run with these settings can make progress at all, found by running it, before it is run.
 
-The shipped run makes the first steps of a smaller copy of itself in virtual time, twice:
+The shipped run makes the first steps of a smaller copy of itself in virtual time, three times:
 
 - in a *quick* world, whose parts are faster than any real ones, with the deadlines of the settings. What expires
   there expires anywhere.
 - in a *slow* world, with a slow disk, long rollouts and two prompts that are refused, one of them late, and with
   deadlines out of reach. What stands still there does so by its own logic.
+- in the same slow world without refusals, where other groups are in flight when a step ends.
 
-Both are as healthy as a run can hope for, so a run that does not get through them is refused, with the chain from the
+All are as healthy as a run can hope for, so a run that does not get through them is refused, with the chain from the
 trainer's wait to the first cause, and with the setting whose default would have got through. What depends on how fast
 the real parts are is not foreseen.
 """
@@ -66,6 +67,7 @@ QUICK = Latencies(start_s=0.05, answer_s=2e-4, train_s=5e-4, write_s=1e-4, commi
 SLOW = Latencies(
     start_s=5.0, answer_s=1.0, train_s=2.0, write_s=0.1, commit_s=0.1, wait_s=300.0, late_s=20.0
 )
+PLAIN = replace(SLOW, late_s=0.0)
 OUT_OF_REACH_S = 1e6
 
 
@@ -100,7 +102,11 @@ def refusal(config: RunConfig, *, policy: Policy | None = None) -> Refusal | Non
 
 def _first(config: RunConfig, policy: Policy | None) -> Refusal | None:
     copy = smaller(config)
-    return _tried(quick(copy), QUICK, policy) or _tried(slow(copy), SLOW, policy)
+    return (
+        _tried(quick(copy), QUICK, policy)
+        or _tried(slow(copy), SLOW, policy)
+        or _tried(slow(copy), PLAIN, policy)
+    )
 
 
 # The copy
