@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from hashlib import blake2b
 from pathlib import Path
 
 
@@ -33,3 +34,29 @@ class FolderArtifacts:
             shutil.rmtree(target)
         else:
             target.unlink(missing_ok=True)
+
+
+def keep_weights_at(weights: Path, place: Path) -> None:
+    """Have the run's folder `weights` lead to a folder of its own in `place`; what a former life left there is removed.
+
+    Raises ValueError, with one line, where that cannot be made.
+    """
+    name = blake2b(str(weights.absolute()).encode(), digest_size=6).hexdigest()
+    target = place.absolute() / f"eventrain-{name}"
+    try:
+        forget_weights(weights)
+        target.mkdir()
+        weights.rmdir()
+        weights.symlink_to(target, target_is_directory=True)
+    except OSError as error:
+        raise ValueError(f"learner.weights_folder = '{place}' cannot be used: {error}") from error
+
+
+def forget_weights(weights: Path) -> None:
+    """Empty the run's folder `weights`, and what it leads to; it is an ordinary folder then. Raises OSError."""
+    if weights.is_symlink():
+        shutil.rmtree(weights.readlink(), ignore_errors=True)
+        weights.unlink()
+    elif weights.exists():
+        shutil.rmtree(weights)
+    weights.mkdir(parents=True)

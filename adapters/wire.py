@@ -15,7 +15,7 @@ from ..core.projections.environment_workers import worker_name
 from ..core.rollout import derived_seed
 from ..events.folder import RunFolder
 from ..events.record import Record
-from .artifacts import FolderArtifacts
+from .artifacts import FolderArtifacts, keep_weights_at
 from .clock import SystemClock
 from .data import eval_prompt_source, prompt_source
 from .environments import environment_factory
@@ -82,6 +82,8 @@ def build(
     model_path = (base / config.model.path).resolve()
     engines = _engines(config, model_path, folder, launcher)
     _require_vllm(config, engines, launcher)
+    if config.learner.weights_folder is not None:
+        keep_weights_at(folder.weights, base / config.learner.weights_folder)
     prompts = prompt_source(config.data, config.run.seed, base)
     require_enough_prompts(config, len(prompts))
     seed, evaluation = config.run.seed, config.eval

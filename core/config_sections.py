@@ -43,6 +43,11 @@ class LearnerSection(Section):
     bucket_bytes: int = Field(
         256 * 2**20, ge=1, description="Weights are gathered and handed to the engines in parts of about this size."
     )
+    weights_folder: str | None = Field(
+        None,
+        description="Folder for weights on their way to the engines, such as /dev/shm; default: in the run's folder. "
+        "Every engine has to see it. It is emptied when the run ends.",
+    )
     lr: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW.")
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up.")

@@ -28,6 +28,7 @@ from ...events.payload import PayloadStore
 from ...events.reader import TornTail, cut_torn_tail
 from ...events.record import Record
 from ...events.types import Event
+from ..artifacts import forget_weights
 from ..garbage import settle
 from ..launching import Launcher, LauncherRefused, LocalLauncher
 from ..simulated.foresight import refusal
@@ -217,6 +218,9 @@ def _conducted(
     settle()
     with Screen(config, folder.path, debug=debug) as screen:
         outcome = asyncio.run(_supervised(run, screen, folder, launcher))
+    if folder.weights.is_symlink():
+        with contextlib.suppress(OSError):  # what could not be emptied is emptied when the run goes on
+            forget_weights(folder.weights)
     if screen.failure is not None:
         click.echo(f"the view stopped early, the run did not: {screen.failure}", err=True)
     if outcome.exception is not None:
