@@ -76,8 +76,8 @@ class EngineSection(Section):
     )
     python: str | None = Field(
         None,
-        description="Python interpreter of the environment in which vLLM is installed, with eventrain beside it; "
-        "default: the one that runs this.",
+        description="Python interpreter of the environment in which vLLM is installed, with eventrain beside it; a "
+        "relative path starts where the command is run; default: the one that runs this.",
     )
     tensor_parallel: int = Field(1, ge=1, description="GPUs that one vLLM engine is spread over.")
     memory_share: float = Field(0.85, gt=0, lt=1, description="Of each GPU that vLLM may use.")
@@ -89,7 +89,9 @@ class EngineSection(Section):
         None, description="Environment variable that holds the key of the servers at engine.urls."
     )
     tls_ca: str | None = Field(
-        None, description="PEM file of the authority that signed the certificates of engine.urls."
+        None,
+        description="PEM file of the authority that signed the certificates of engine.urls; a relative path starts where "
+        "the command is run.",
     )
     slots: int = Field(32, ge=1, description="Requests that one engine decodes at the same time.")
     threads: int = Field(1, ge=1, description="CPU threads of each engine process.")

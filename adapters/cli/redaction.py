@@ -42,6 +42,7 @@ HIDDEN_SETTINGS = frozenset(
         "engine.python",
         "engine.options",
         "engine.tls_ca",
+        "learner.weights_folder",
         "cluster.address",
         "telemetry.otlp_endpoint",
         "telemetry.prometheus_host",
