@@ -41,10 +41,10 @@ def keep_weights_at(weights: Path, place: Path) -> None:
 
     Raises ValueError, with one line, where that cannot be made.
     """
-    name = blake2b(str(weights.absolute()).encode(), digest_size=6).hexdigest()
-    target = place.absolute() / f"eventrain-{name}"
+    target = place.absolute() / _name_of(weights)
     try:
         forget_weights(weights)
+        shutil.rmtree(target, ignore_errors=True)  # of a run in a folder of this name, which was removed
         target.mkdir()
         weights.rmdir()
         weights.symlink_to(target, target_is_directory=True)
@@ -55,8 +55,14 @@ def keep_weights_at(weights: Path, place: Path) -> None:
 def forget_weights(weights: Path) -> None:
     """Empty the run's folder `weights`, and what it leads to; it is an ordinary folder then. Raises OSError."""
     if weights.is_symlink():
-        shutil.rmtree(weights.readlink(), ignore_errors=True)
+        if weights.readlink().name == _name_of(weights):  # the link of a copied run folder leads to another run's
+            shutil.rmtree(weights.readlink(), ignore_errors=True)
         weights.unlink()
     elif weights.exists():
         shutil.rmtree(weights)
     weights.mkdir(parents=True)
+
+
+def _name_of(weights: Path) -> str:
+    """Return the name of the folder that is this run's, in a place that several runs use."""
+    return f"eventrain-{blake2b(str(weights.absolute()).encode(), digest_size=6).hexdigest()}"

@@ -82,8 +82,6 @@ def build(
     model_path = (base / config.model.path).resolve()
     engines = _engines(config, model_path, folder, launcher)
     _require_vllm(config, engines, launcher)
-    if config.learner.weights_folder is not None:
-        keep_weights_at(folder.weights, base / config.learner.weights_folder)
     prompts = prompt_source(config.data, config.run.seed, base)
     require_enough_prompts(config, len(prompts))
     seed, evaluation = config.run.seed, config.eval
@@ -120,6 +118,8 @@ def build(
     if isinstance(launcher, LocalLauncher):  # elsewhere are other devices
         _require_devices(config)
     asyncio.run(_require_room(config, ports))
+    if config.learner.weights_folder is not None:
+        keep_weights_at(folder.weights, base / config.learner.weights_folder)
     return ports
 
 

@@ -224,6 +224,8 @@ class WorkerProcess:
             return
         with suppress(subprocess.TimeoutExpired):  # it closed its channel and lives on: close() ends it
             self._process.wait(REAP_S)
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)  # what it has started, and has not taken with it
         self._gone = self._epitaph()
         if not self._up.done():
             self._up.set_exception(WorkerFailed(self._gone))

@@ -61,7 +61,9 @@ class HeldObject:
         self._tasks[number] = task
         try:
             return ["ok", number, await self._invoke(method, params)]
-        except Exception as error:  # noqa: BLE001 - told to the controller, which raises RemoteError
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - told to the controller, which raises RemoteError
             if type(error).__name__ not in QUIET_KINDS:
                 traceback.print_exc()
             return ["error", number, type(error).__name__, one_line(error)]

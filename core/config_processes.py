@@ -18,6 +18,16 @@ def require_sensible_processes(engine: EngineSection, cluster: ClusterSection) -
             f"cluster.engine_gpus is {cluster.engine_gpus}, but engine.tensor_parallel is {engine.tensor_parallel}: "
             "an engine needs a GPU for each part"
         )
+    if cluster.kind == "ray" and engine.kind == "vllm_server" and not engine.urls:
+        raise ValueError(
+            "engine.kind = 'vllm_server' without engine.urls starts servers on the controller's machine, which "
+            "cluster.kind = 'ray' is not for: use 'vllm', or name servers that run already"
+        )
+    if engine.kind != "torch" and engine.device.startswith("cuda:"):
+        raise ValueError(
+            f"engine.device is '{engine.device}', but engine.kind = '{engine.kind}' takes the GPUs that the run gives "
+            "it: use 'auto', and CUDA_VISIBLE_DEVICES for the run to choose them"
+        )
     if cluster.address and cluster.kind == "local":
         raise ValueError(
             f"cluster.address is '{cluster.address}', but cluster.kind = 'local' starts processes of this machine: "

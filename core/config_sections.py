@@ -90,8 +90,8 @@ class EngineSection(Section):
     )
     tls_ca: str | None = Field(
         None,
-        description="PEM file of the authority that signed the certificates of engine.urls; a relative path starts where "
-        "the command is run.",
+        description="PEM file of the authority that signed the certificates of engine.urls; a relative path starts "
+        "where the command is run.",
     )
     slots: int = Field(32, ge=1, description="Requests that one engine decodes at the same time.")
     threads: int = Field(1, ge=1, description="CPU threads of each engine process.")

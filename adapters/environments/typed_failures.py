@@ -57,11 +57,11 @@ class TypedFailures:
     async def _call(self, method: str, awaitable: Awaitable[T]) -> T:
         try:
             return await awaitable
-        except (PortError, asyncio.CancelledError):
+        except (PortError, asyncio.CancelledError, GeneratorExit):
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            # The last two would end the event loop under the run's feet. A Ctrl-C of the user never gets here: it
-            # is a signal handler's.
+        except BaseException as error:
+            # What is no Exception, such as SystemExit or a panic in a library of Rust, would end the event loop under
+            # the run's feet. A Ctrl-C of the user never gets here: it is a signal handler's.
             words = " ".join(str(error).split()) or "without a message"
             raise EnvironmentFailed(
                 f"{self._name}.{method} raised {type(error).__name__}: {words:.300}"

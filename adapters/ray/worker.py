@@ -70,7 +70,7 @@ class RayWorker:
     async def call(self, method: str, /, *, deadline_s: float | None = None, **params: Any) -> Any:
         """Call `method` of the actor's object; see `Worker.call`.
 
-        While the actor cannot be reached, but may live, it raises `RemoteError` of kind ``ActorUnavailableError``.
+        An actor that cannot be reached raises `WorkerGone` too: it may live, and nobody can tell what it has done.
         """
         if self._gone is not None:
             raise WorkerGone(self._gone)
@@ -82,7 +82,10 @@ class RayWorker:
             async with asyncio.timeout(deadline_s):
                 answer = await self._answer(self._actor.call.remote(order))
             answered = True
-        except (RemoteError, WorkerGone):
+        except RemoteError as error:  # of Ray, and not of the object, whose own errors are answers
+            answered = True
+            raise WorkerGone(f"{self.name} cannot be reached: {error}") from error
+        except WorkerGone:
             answered = True
             raise
         finally:

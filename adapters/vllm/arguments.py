@@ -29,6 +29,10 @@ _OURS = {
 """Arguments that are not to be set in engine.options, with the setting that says them, if one does."""
 
 
+BATCHED_MIN = 2048
+"""Tokens of one forward pass, vLLM's own default."""
+
+
 def engine_arguments(model_path: Path, section: EngineSection, rollout: RolloutSection) -> dict[str, Any]:
     """Return vLLM's engine arguments. Raises ValueError for an option that eventrain has to say itself.
 
@@ -56,7 +60,10 @@ def engine_arguments(model_path: Path, section: EngineSection, rollout: RolloutS
     if section.tensor_parallel == 1:
         arguments["distributed_executor_backend"] = "uni"
     if section.device == "cpu":
-        arguments |= {"dtype": "float32", "enforce_eager": True}
+        # A request with a seed whose prompt is computed in two parts kills vLLM 0.32 on a CPU: it takes back what it
+        # sampled after the first one, and a CPU's generator cannot be turned back.
+        whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": max(BATCHED_MIN, rollout.context_tokens)}
+        arguments |= {"dtype": "float32", "enforce_eager": True, **whole}
     return arguments | section.options
 
 

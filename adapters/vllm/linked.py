@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from contextlib import AsyncExitStack
 from itertools import count
@@ -141,7 +142,7 @@ class LinkedEngine:
         if self._link is None or self._serving is None:
             return None
         try:
-            return engine_load(await self._link.metrics(), self.name)
+            return engine_load(await self._link.looked_at(), self.name)
         except (EngineError, EngineGone, ValueError):
             return None
 
@@ -177,5 +178,8 @@ _starts = count()
 
 
 def new_owner(name: str, facts: tuple[Any, ...]) -> str:
-    """Return a name for this start of an engine that no other start has, in this process or another."""
-    return ":".join(str(part) for part in (name, *facts, next(_starts)))
+    """Return a name for this start of an engine that no other start has, in this process or another.
+
+    Chance is part of it: a controller that is started anew in its container has the same host name and process id.
+    """
+    return ":".join(str(part) for part in (name, *facts, next(_starts), secrets.token_hex(4)))

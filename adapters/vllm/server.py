@@ -108,7 +108,7 @@ class VllmServerEngine(LinkedEngine):
 
         Raises `EngineGone`, and then, as when it is cancelled, leaves no process behind.
         """
-        if not self._fresh:
+        if not self._fresh or (self._process is not None and self._process.ended() is not None):
             await self.prepare()
         self._fresh = False
         url = self._url or (self._process.url if self._process is not None else "")

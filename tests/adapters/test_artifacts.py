@@ -55,6 +55,19 @@ def test_two_runs_do_not_meet(tmp_path: Path) -> None:
     assert sorted(path.name for path in place.rglob("*") if path.is_file()) == ["one", "two"]
 
 
+def test_a_copy_of_a_run_does_not_take_the_weights_of_the_run(tmp_path: Path) -> None:
+    """Its link leads to the other's folder, which stays; it gets one of its own."""
+    weights, place = folders(tmp_path)
+    keep_weights_at(weights, place)
+    (weights / "v000001.safetensors").touch()
+    copied = tmp_path / "copy" / "weights"
+    copied.parent.mkdir()
+    copied.symlink_to(weights.readlink(), target_is_directory=True)
+    keep_weights_at(copied, place)
+    assert [path.name for path in weights.iterdir()] == ["v000001.safetensors"]
+    assert list(copied.iterdir()) == []
+
+
 def test_a_place_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """One line names the setting and the folder, and the run's own folder stays an ordinary one."""
     weights, _ = folders(tmp_path)

@@ -197,6 +197,31 @@ def test_a_killed_child_is_noticed_by_all_calls() -> None:
     asyncio.run(main())
 
 
+def test_what_a_killed_child_has_started_ends_with_it() -> None:
+    """It is of the child's process group, and could hold a GPU that nobody else gets then."""
+
+    async def main() -> int:
+        async with worker() as child:
+            other: int = await child.call("start_other")
+            os.kill(child.pid, signal.SIGKILL)
+            await child.wait_gone()
+            return other
+
+    assert ended(asyncio.run(main()))
+
+
+def test_what_is_no_exception_is_an_error_of_its_call_alone() -> None:
+    """A panic in a library is answered like an exception, and the child goes on."""
+
+    async def main() -> None:
+        async with worker() as child:
+            with pytest.raises(RemoteError, match="BaseException: not an Exception"):
+                await child.call("panic")
+            assert await child.call("under_way") == 0
+
+    asyncio.run(main())
+
+
 def test_close_ends_the_child_and_what_is_pending() -> None:
     """Close is idempotent, ends pending calls in WorkerGone, and a stubborn child is ended by a signal."""
 

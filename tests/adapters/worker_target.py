@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -46,6 +47,12 @@ class Target:
 
     async def refuse(self) -> None:
         raise Refused("not\nthis one")
+
+    async def panic(self) -> None:
+        raise BaseException("not an Exception")
+
+    async def start_other(self) -> int:
+        return subprocess.Popen(["sleep", "600"]).pid
 
     def unsendable(self) -> object:
         return object()

@@ -51,6 +51,16 @@ FOR_VLLM = "is for vLLM, but engine.kind = 'torch': use 'vllm' or 'vllm_server'"
             "cluster.engine_gpus is 1, but engine.tensor_parallel is 2: an engine needs a GPU for each part",
         ),
         (
+            {"engine": {"kind": "vllm_server"}, "cluster": {"kind": "ray"}},
+            "engine.kind = 'vllm_server' without engine.urls starts servers on the controller's machine, which "
+            "cluster.kind = 'ray' is not for: use 'vllm', or name servers that run already",
+        ),
+        (
+            {"engine": {"kind": "vllm", "device": "cuda:1"}},
+            "engine.device is 'cuda:1', but engine.kind = 'vllm' takes the GPUs that the run gives it: use 'auto', and "
+            "CUDA_VISIBLE_DEVICES for the run to choose them",
+        ),
+        (
             {"cluster": {"address": "auto"}},
             "cluster.address is 'auto', but cluster.kind = 'local' starts processes of this machine: use 'ray'",
         ),

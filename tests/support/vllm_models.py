@@ -17,13 +17,13 @@ BUCKET_BYTES = 40_000
 
 
 def tiny_llama(seed: int) -> LlamaForCausalLM:
-    """Return a random two-layer Llama whose next token is far from certain and far from uniform."""
+    """Return a random Llama, slow enough to be interrupted, whose next token is neither certain nor anyone's guess."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=64,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=8,
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT_TOKENS,

@@ -176,6 +176,8 @@ class World:
             raise SystemExit(3)
         if self.wrong == "step interrupts":
             raise KeyboardInterrupt
+        if self.wrong == "step panics":
+            raise BaseException("a panic in a library of Rust")
         return None if self.wrong == "no outcome" else StepOutcome(done=True)
 
     async def reward(self):
@@ -192,6 +194,7 @@ class World:
         ("step raises", "World.step raised TimeoutError: upstream is slow"),
         ("step exits", "World.step raised SystemExit: 3"),
         ("step interrupts", "World.step raised KeyboardInterrupt: without a message"),
+        ("step panics", "World.step raised BaseException: a panic in a library of Rust"),
         ("no outcome", "World.step returned NoneType, expected StepOutcome"),
         ("not finite", "World.reward returned nan, expected a finite number"),
         ("no number", "World.reward returned 'high', expected a finite number"),

@@ -23,7 +23,7 @@ from eventrain.core.ports import (
 pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(360)]
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-LONG = 4000
+LONG = 1500
 """Tokens that take vLLM long enough for a pause to come in between."""
 TOLERANCE = 1e-4
 
