@@ -215,7 +215,7 @@ def test_what_is_no_exception_is_an_error_of_its_call_alone() -> None:
 
     async def main() -> None:
         async with worker() as child:
-            with pytest.raises(RemoteError, match="BaseException: not an Exception"):
+            with pytest.raises(RemoteError, match="Panic: not an Exception"):
                 await child.call("panic")
             assert await child.call("under_way") == 0
 

@@ -16,6 +16,10 @@ class Refused(Exception):
     """A typed error of the child."""
 
 
+class Panic(BaseException):
+    """What a library of Rust raises where it gives up."""
+
+
 class Target:
     """Answers, waits, raises or dies, as it is asked."""
 
@@ -49,9 +53,9 @@ class Target:
         raise Refused("not\nthis one")
 
     async def panic(self) -> None:
-        raise BaseException("not an Exception")
+        raise Panic("not an Exception")
 
-    async def start_other(self) -> int:
+    def start_other(self) -> int:
         return subprocess.Popen(["sleep", "600"]).pid
 
     def unsendable(self) -> object:

@@ -52,13 +52,17 @@ FOR_VLLM = "is for vLLM, but engine.kind = 'torch': use 'vllm' or 'vllm_server'"
         ),
         (
             {"engine": {"kind": "vllm_server"}, "cluster": {"kind": "ray"}},
-            "engine.kind = 'vllm_server' without engine.urls starts servers on the controller's machine, which "
-            "cluster.kind = 'ray' is not for: use 'vllm', or name servers that run already",
+            (
+                "engine.kind = 'vllm_server' without engine.urls starts servers on the controller's machine, which "
+                "cluster.kind = 'ray' is not for: use 'vllm', or name servers that run already"
+            ),
         ),
         (
             {"engine": {"kind": "vllm", "device": "cuda:1"}},
-            "engine.device is 'cuda:1', but engine.kind = 'vllm' takes the GPUs that the run gives it: use 'auto', and "
-            "CUDA_VISIBLE_DEVICES for the run to choose them",
+            (
+                "engine.device is 'cuda:1', but engine.kind = 'vllm' takes the GPUs that the run gives it: use 'auto', and "
+                "CUDA_VISIBLE_DEVICES for the run to choose them"
+            ),
         ),
         (
             {"cluster": {"address": "auto"}},
