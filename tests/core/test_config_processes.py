@@ -60,8 +60,8 @@ FOR_VLLM = "is for vLLM, but engine.kind = 'torch': use 'vllm' or 'vllm_server'"
         (
             {"engine": {"kind": "vllm", "device": "cuda:1"}},
             (
-                "engine.device is 'cuda:1', but engine.kind = 'vllm' takes the GPUs that the run gives it: use 'auto', and "
-                "CUDA_VISIBLE_DEVICES for the run to choose them"
+                "engine.device is 'cuda:1', but engine.kind = 'vllm' takes the GPUs that the run gives it: use 'auto', "
+                "and CUDA_VISIBLE_DEVICES for the run to choose them"
             ),
         ),
         (
