@@ -13,7 +13,7 @@ from eventrain.core.ports import GenerateRequest, Weights
 
 VOCABULARY = 64
 CONTEXT_TOKENS = 4096
-BUCKET_BYTES = 40_000
+BUCKET_BYTES = 160_000
 
 
 def tiny_llama(seed: int) -> LlamaForCausalLM:

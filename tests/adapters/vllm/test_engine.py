@@ -23,7 +23,7 @@ from eventrain.core.ports import (
 pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(360)]
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-LONG = 1500
+LONG = 3000
 """Tokens that take vLLM long enough for a pause to come in between."""
 TOLERANCE = 1e-4
 
@@ -35,7 +35,8 @@ async def started(served: Any) -> None:
     """
     before = (await served.engine.sampled()).sampled_tokens
     async with asyncio.timeout(30):
-        while (await served.engine.sampled()).sampled_tokens == before:  # noqa: ASYNC110 - vLLM counts
+        # Some more than one: those of a request that was aborted before may be counted late.
+        while (await served.engine.sampled()).sampled_tokens < before + 5:  # noqa: ASYNC110 - vLLM counts
             await asyncio.sleep(0.1)
 
 
@@ -228,9 +229,10 @@ def test_a_damaged_bucket_is_refused_and_the_update_made_again(
 
     async def fail_and_repair() -> Generation:
         await served.engine.pause("pause")
-        with pytest.raises(EngineError, match="bucket 7 has checksum"):
+        with pytest.raises(EngineError, match=f"bucket {damaged.buckets - 1} has checksum"):
             await served.update(damaged)
-        with pytest.raises(EngineError, match="bucket 7 of 8 has not been transferred"):
+        missing = f"bucket {damaged.buckets - 1} of {damaged.buckets} has not been transferred"
+        with pytest.raises(EngineError, match=missing):
             await served.engine.finish_update(served.lease)
         with pytest.raises(EngineError, match="half updated"):
             await served.engine.resume()
@@ -251,9 +253,9 @@ def test_an_update_that_lacks_a_bucket_is_not_finished(served: Any, weights: lis
     async def late_bucket() -> Receipt:
         served.lease += 1
         await served.engine.begin_update(weights[1], served.lease)
-        for bucket in [0, 1, 3, 4, 5, 6, 7]:
+        for bucket in [0, 1, *range(3, weights[1].buckets)]:
             await served.engine.transfer(bucket, served.lease)
-        with pytest.raises(EngineError, match="bucket 2 of 8 has not been transferred"):
+        with pytest.raises(EngineError, match=f"bucket 2 of {weights[1].buckets} has not been transferred"):
             await served.engine.finish_update(served.lease)
         await served.engine.transfer(2, served.lease)
         return await served.engine.finish_update(served.lease)
