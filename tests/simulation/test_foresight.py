@@ -96,7 +96,9 @@ def test_the_copy_goes_on_exactly_when_the_whole_run_does(drawn: dict[str, dict[
     world = World(whole, policy=policy(), engines=whole.engine.count).go()
     assert world.outcome is not None
     refused = refusal(whole, policy=policy())
-    if world.outcome.outcome != "completed":
+    # With fewer permits than a step has groups, the time that each part takes decides whether the old window loses one.
+    by_time = policy is WindowBehind and whole.scheduler.permits_or_default < whole.scheduler.groups_per_step
+    if world.outcome.outcome != "completed" and not by_time:
         assert refused is not None
     if policy is not WindowBehind:  # which stands still only where a prompt fails late, and none does in that world
         assert (refused is None) == (world.outcome.outcome == "completed")
