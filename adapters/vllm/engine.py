@@ -29,6 +29,7 @@ from ..worker import RemoteError, WorkerFailed, WorkerGone
 from .arguments import engine_arguments, environment
 from .link import PauseMode
 from .linked import LinkedEngine, new_owner
+from .ownership import version_named
 from .requests import Bounds, sampling
 
 TARGET = "eventrain.adapters.vllm.engine_process:make"
@@ -129,6 +130,7 @@ class ProcessLink:
         self._worker = worker
         self._close_s = close_s
         self.bounds = Bounds()
+        self.owner = ""
 
     @property
     def alive(self) -> bool:
@@ -159,7 +161,7 @@ class ProcessLink:
         return Generation(
             token_ids=array("i", answer["tokens"]).tolist(),
             logprobs=array("d", answer["logprobs"]).tolist(),
-            version_spans=tuple((version, count) for version, count in answer["version_spans"]),
+            version_spans=tuple((version_named(name, self.owner), count) for name, count in answer["version_spans"]),
             finish_reason=answer["reason"],
             queue_s=answer["queue_s"],
             engine_s=answer["engine_s"],

@@ -130,7 +130,7 @@ def _answer(output: RequestOutput, arrived_s: float) -> dict[str, Any]:
             "d", [at[token].logprob for token, at in zip(tokens, sampled.logprobs or [], strict=True)]
         ).tobytes(),
         "version_spans": [
-            [int(span.version), span.end - span.start] for span in sampled.weight_versions or []
+            [span.version, span.end - span.start] for span in sampled.weight_versions or []
         ],
         "reason": sampled.finish_reason,
         "queue_s": max(0.0, waited_s),

@@ -33,7 +33,7 @@ class GuardedLink:
 
     def __init__(self, link: Link, name: str, *, pause_s: float, call_s: float, stalled_s: float) -> None:
         self._link = link
-        self.bounds = link.bounds
+        self.bounds, self.owner = link.bounds, link.owner
         self._name = name
         self._pause_s, self._call_s, self._stalled_s = pause_s, call_s, stalled_s
         self._gone: EngineGone | None = None

@@ -13,6 +13,7 @@ import yarl
 
 from ...core.ports import EngineError, EngineGone, GenerateRequest, Generation
 from .link import PauseMode
+from .ownership import version_named
 from .requests import Bounds, sampling
 
 GENERATE = "/inference/v1/generate"
@@ -31,6 +32,7 @@ class HttpLink:
         self._urls: dict[str, yarl.URL] = {}
         """Of the paths that were asked for: a URL is slow to read."""
         self.bounds = Bounds()
+        self.owner = ""
         self._session = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {key}"} if key else {},
             # Whatever is in flight has a connection of its own: one that waited for another's would be late, and
@@ -50,7 +52,7 @@ class HttpLink:
         status, answer = await self._send("POST", GENERATE, body=body, trace_parent=request.trace_parent)
         if status in (400, 422):
             raise self.bounds.refusal(said_by(answer), request)
-        return _generation(self._expect(status, answer, GENERATE))
+        return _generation(self._expect(status, answer, GENERATE), self.owner)
 
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
         """Stop scheduling."""
@@ -158,13 +160,14 @@ def said_by(answer: Any) -> str:
     return text if len(text) <= BODY_CHARS else f"{text[:BODY_CHARS]}..."
 
 
-def _generation(answer: dict[str, Any]) -> Generation:
+def _generation(answer: dict[str, Any], owner: str) -> Generation:
     choice = answer["choices"][0]
     return Generation(
         token_ids=choice["token_ids"],
         logprobs=[token["logprob"] for token in (choice["logprobs"] or {}).get("content") or ()],
         version_spans=tuple(
-            (int(span["version"]), span["end"] - span["start"]) for span in choice["weight_versions"] or ()
+            (version_named(span["version"], owner), span["end"] - span["start"])
+            for span in choice["weight_versions"] or ()
         ),
         finish_reason=choice["finish_reason"],
         queue_s=0.0,  # the server does not say, and neither how long the whole took it

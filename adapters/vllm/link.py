@@ -23,6 +23,8 @@ class Link(Protocol):
 
     bounds: Bounds
     """What the model takes; set once it is known."""
+    owner: str
+    """Whose weights it is to sample with; an answer of any others raises `EngineGone`."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one completion; see `Engine.generate`."""

@@ -68,6 +68,7 @@ class LinkedEngine:
         guarded = self._link = self._guarded(link)
         said = await ask_workers(guarded, "eventrain_attach", {"owner": owner})
         link.bounds = Bounds(said["vocabulary"], said["context_tokens"])
+        link.owner = owner
         self._serving = Serving(guarded, owner, keep_cache=self._section.kv_after_sync == "keep")
         await self.pause("abort")
         await self.begin_update(weights, FIRST_LEASE)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...core.ports import EngineError, EngineGone, Receipt, SyncMode, Weights
 from .link import CallRefused, Link, PauseMode, ask_workers
+from .ownership import named
 
 _MODES: dict[SyncMode, PauseMode] = {"drain": "wait", "pause": "keep", "abort": "abort", "in_flight": "keep"}
 
@@ -78,7 +79,7 @@ class Paused:
         be kept.
         """
         receipt = Receipt(**await self._ask("finish", lease))
-        await self._link.set_version(str(receipt.version))
+        await self._link.set_version(named(self._owner, receipt.version))
         if not self._keep_cache and not await self._link.drop_cache():
             raise EngineError("vLLM did not drop its KV cache, which the old weights have filled")
         self.whole = True

@@ -19,6 +19,7 @@ from vllm_models import CONTEXT_TOKENS, VOCABULARY, ask
 
 from eventrain.adapters.vllm import guard
 from eventrain.adapters.vllm.backend import EXTENSION
+from eventrain.adapters.vllm.ownership import named
 from eventrain.adapters.vllm.server import VllmServerEngine
 from eventrain.core.config import DeadlineSection, EngineSection, RolloutSection
 from eventrain.core.ports import (
@@ -74,6 +75,8 @@ class FakeVllm:
             case "/version":
                 return {"version": "0.32.0"}
             case "/collective_rpc":
+                if body["method"] == "eventrain_attach":
+                    self.owner = json.loads(body["kwargs"]["request"])["owner"]
                 return {"results": [self.worker(body["method"])]}
             case "/metrics":
                 return 'vllm:num_requests_running{engine="0"} 1.0\nvllm:generation_tokens_total{engine="0"} 5.0\n'
@@ -84,7 +87,8 @@ class FakeVllm:
                     await self.go.wait()
                 finally:
                     self.in_flight -= 1
-                return {"choices": [CHOICE]}
+                spans = [{**span, "version": named(self.owner, span["version"])} for span in CHOICE["weight_versions"]]
+                return {"choices": [{**CHOICE, "weight_versions": spans}]}
         return {"success": True}
 
     def worker(self, method: str) -> dict[str, Any]:
@@ -108,7 +112,7 @@ class FakeVllm:
 CHOICE = {
     "token_ids": [4, 5],
     "logprobs": {"content": [{"token_id": 4, "logprob": -1.5}, {"token_id": 5, "logprob": -0.5}]},
-    "weight_versions": [{"version": "2", "start": 0, "end": 1}, {"version": "3", "start": 1, "end": 2}],
+    "weight_versions": [{"version": 2, "start": 0, "end": 1}, {"version": 3, "start": 1, "end": 2}],
     "finish_reason": "stop",
 }
 MODEL = {
