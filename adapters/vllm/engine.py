@@ -6,11 +6,7 @@ This is the controller's side and imports neither torch nor vLLM, which may live
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from array import array
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,12 +19,11 @@ from ...core.ports import (
     Generation,
     Weights,
 )
-from ..gpus import known_device
 from ..launching import Launcher, Worker
 from ..worker import RemoteError, WorkerFailed, WorkerGone
 from .arguments import engine_arguments, environment
 from .link import PauseMode
-from .linked import LinkedEngine, new_owner
+from .linked import LinkedEngine
 from .ownership import version_named
 from .requests import Bounds, sampling
 
@@ -53,7 +48,6 @@ class VllmEngine(LinkedEngine):
         self._log_path = log_path
         self._launcher = launcher
         self._prepared: ProcessLink | None = None
-        self._gpus: Sequence[int] | None = None
         self.pid: int | None = None
         """Process of the worker that was started last, where that is one of this machine."""
 
@@ -101,19 +95,7 @@ class VllmEngine(LinkedEngine):
             await self.prepare()
         link, self._prepared = self._prepared, None
         assert link is not None, "prepare() has made it"
-        try:
-            owner = new_owner(self.name, (socket.gethostname(), os.getpid()))
-            async with asyncio.timeout(self._deadlines.start_s):
-                info = await self._serve(link, weights, owner)
-                return replace(info, device=known_device(self._gpus, info.device))
-        except BaseException as error:
-            await self.close()
-            if isinstance(error, EngineError):
-                raise EngineGone(f"{self.name} did not start: {error}") from error
-            if isinstance(error, TimeoutError):
-                limit_s = self._deadlines.start_s
-                raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
-            raise
+        return await self._taken_up(link, weights)
 
     async def close(self) -> None:
         """End the processes. Requests in flight end in `EngineGone`. Idempotent."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import secrets
 import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -20,6 +24,7 @@ from ...core.ports import (
     Weights,
 )
 from ...events.types import EngineSampled
+from ..gpus import known_device
 from .guard import GuardedLink
 from .link import Link, ask_workers
 from .load import engine_load
@@ -41,6 +46,8 @@ class LinkedEngine:
         self.name = name
         self._section = section
         self._deadlines = deadlines
+        self._gpus: Sequence[int] | None = None
+        """Those that the run gave it, by the numbers that the run knows them by; None: whatever it sees."""
         self._link: GuardedLink | None = None
         self._forget()
 
@@ -61,6 +68,25 @@ class LinkedEngine:
             call_s=limits.weight_sync_s * CALL_SHARE,
             stalled_s=limits.llm_call_s * STALLED_SHARE,
         )
+
+    async def _taken_up(self, link: Link, weights: Weights) -> EngineInfo:
+        """Serve `weights` with the vLLM behind `link`, within the deadline of a start.
+
+        Raises `EngineGone`, and then, as when it is cancelled, leaves nothing of it behind.
+        """
+        try:
+            owner = new_owner(self.name, (socket.gethostname(), os.getpid()))
+            async with asyncio.timeout(self._deadlines.start_s):
+                info = await self._serve(link, weights, owner)
+                return replace(info, device=known_device(self._gpus, info.device))
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, EngineError):
+                raise EngineGone(f"{self.name} did not start: {error}") from error
+            if isinstance(error, TimeoutError):
+                limit_s = self._deadlines.start_s
+                raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
+            raise
 
     async def _serve(self, link: Link, weights: Weights, owner: str) -> EngineInfo:
         """Bring the vLLM behind `link` to `weights` and let it decode. Raises `EngineError` or `EngineGone`."""

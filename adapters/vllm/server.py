@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 
 from ...core.config import DeadlineSection, EngineSection, RolloutSection
-from ...core.ports import EngineError, EngineGone, EngineInfo, Weights
-from ..gpus import environment_of, known_device
+from ...core.ports import EngineGone, EngineInfo, Weights
+from ..gpus import environment_of
 from .arguments import command_line, engine_arguments, environment
 from .checking import Unusable, check
 from .http_link import HttpLink
-from .linked import LinkedEngine, new_owner
+from .linked import LinkedEngine
 from .server_process import ServerProcess
 
 CHECK_S = 30.0
@@ -115,21 +113,12 @@ class VllmServerEngine(LinkedEngine):
         try:
             await self.require_usable()
             key, tls = self._credentials()
-            owner = new_owner(self.name, (socket.gethostname(), os.getpid()))
-            link = _ServerLink(url, self._process, key=key, tls=tls)
-            async with asyncio.timeout(self._deadlines.start_s):
-                info = await self._serve(link, weights, owner)
-                return replace(info, device=known_device(self._gpus, info.device))
         except BaseException as error:
             await self.close()
             if isinstance(error, Unusable):
                 raise EngineGone(f"{self.name}: {error}") from error
-            if isinstance(error, EngineError):
-                raise EngineGone(f"{self.name} did not start: {error}") from error
-            if isinstance(error, TimeoutError):
-                limit_s = self._deadlines.start_s
-                raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
             raise
+        return await self._taken_up(_ServerLink(url, self._process, key=key, tls=tls), weights)
 
     async def close(self) -> None:
         """Let go of the server, and end it if it was started here. Idempotent.
