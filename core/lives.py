@@ -81,7 +81,11 @@ class Lives:
         self._waiter.bus.fold()
         if self.tasks is None:
             return  # the run is ending, and closes every member itself
-        self._closing[name] = self.tasks.create_task(self._end(name), name=f"close {name}")
+        ending = self._end(name)
+        try:
+            self._closing[name] = self.tasks.create_task(ending, name=f"close {name}")
+        except RuntimeError:  # a defect is ending the pool's tasks, and the run with it: that is its cause, not this
+            ending.close()
 
     async def ended(self, name: str) -> None:
         """Wait until nothing is left of the life before; bounded by the deadline of its close."""
