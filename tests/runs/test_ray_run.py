@@ -99,7 +99,6 @@ def run_and_kill(run: Path) -> list[int]:
 
 def test_a_run_in_a_cluster_survives_its_dead_and_goes_on_without_it(tmp_path: Path) -> None:
     """An engine and a worker of environments die and come back, the books close, and one rank here goes on."""
-    pytest.importorskip("ray")
     run = tmp_path / "run"
     wait_ended(run_and_kill(run), ENDED_S)
     log = list(LogReader(run / "events").records())

@@ -78,13 +78,10 @@ def test_a_run_trains_with_vllm_and_survives_the_death_of_one(kind: str, tmp_pat
 
     On the first step vLLM's log-probs are the learner's own. Nothing of the killed one stays.
     """
-    python = os.environ.get("EVENTRAIN_VLLM_PYTHON")
-    if not python:
-        pytest.skip("EVENTRAIN_VLLM_PYTHON is not set")
     run = tmp_path / "run"
     settings: dict[str, object] = {
         "engine.kind": kind,
-        "engine.python": python,
+        "engine.python": os.environ["EVENTRAIN_VLLM_PYTHON"],
         "engine.count": 2 if kind == "vllm" else 1,
         "run.steps": STEPS,
         "rollout.group_size": 4,

@@ -64,7 +64,6 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Start two nodes; give the address, and the process of the second."""
-    pytest.importorskip("ray")
     port = free_port()
     head = ray_start("--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}")
     try:
@@ -189,7 +188,6 @@ def test_a_plan_reckons_with_the_machines_of_a_running_cluster(
 
 def test_a_cluster_that_is_not_there_cannot_be_planned_with(tmp_path: Path) -> None:
     """One line says where nobody listens, with the exit code of bad input."""
-    pytest.importorskip("ray")
     address = f"127.0.0.1:{free_port()}"
     told = plan_live(tmp_path, f"cluster.address={address}", "cluster.kind=ray")
     assert told.returncode == 2
@@ -232,7 +230,6 @@ def test_a_worker_of_another_node_is_far_away_and_dies_with_it(
 
 def test_an_address_that_nobody_listens_at_is_refused_at_once() -> None:
     """So are Ray Client's addresses; each says what would do."""
-    pytest.importorskip("ray")
     port = free_port()
     assert said_by(controller(f"127.0.0.1:{port}")).startswith(
         f"the Ray cluster at '127.0.0.1:{port}' cannot be reached: "
@@ -242,7 +239,6 @@ def test_an_address_that_nobody_listens_at_is_refused_at_once() -> None:
 
 def test_a_cluster_that_does_not_answer_in_time_is_refused() -> None:
     """The deadline covers a Ray of our own too; what was begun of it is not waited for."""
-    pytest.importorskip("ray")
     assert said_by(controller(connect_s=0.3)) == (
         "Ray on this machine: no answer within cluster.connect_s = 0.3 s"
     )

@@ -10,7 +10,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 def test_nothing_of_a_ray_of_our_own_is_left() -> None:
     """Killed by SIGKILL, the controller takes its actors and every process of its own Ray along."""
-    pytest.importorskip("ray")
     with controller() as parent:
         assert parent.stdout is not None
         workers = [int(parent.stdout.readline().split()[2]) for _ in range(2)]

@@ -37,7 +37,6 @@ print(len([pid for pid in below(os.getpid())]), outcome.outcome)
 
 def controller(path: Path, *settings: str) -> subprocess.CompletedProcess[str]:
     """Carry out a run as the command line does."""
-    pytest.importorskip("ray")
     env = {
         **os.environ,
         "RAY_AUTH_MODE": "disabled",

@@ -87,9 +87,7 @@ def damaged(weights: list[Weights], tmp_path: Path) -> Weights:
 @pytest.fixture(scope="session")
 def make_engine(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LinkedEngine]:
     """Return the maker of engines that are not started; keywords are settings of the engine."""
-    python = os.environ.get("EVENTRAIN_VLLM_PYTHON")
-    if not python:
-        pytest.skip("EVENTRAIN_VLLM_PYTHON is not set")
+    python = os.environ["EVENTRAIN_VLLM_PYTHON"]
 
     def make(kind: str, url: str | None = None, start_s: float = 300, **settings: Any) -> LinkedEngine:
         section = EngineSection(kind=kind, python=python, device="cpu", **{"slots": 8, **settings})
