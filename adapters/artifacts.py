@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from pathlib import Path
 class FolderArtifacts:
     """`eventrain.core.ports.Artifacts` in a run folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, on_drop: Callable[[str], None] = lambda path: None) -> None:
         self.folder = folder
+        self._on_drop = on_drop
+        """Told of every path that was removed, from the root of the file system."""
 
     def weights(self, version: int) -> str:
         """Return ``weights/v000012.safetensors``."""
@@ -34,6 +37,7 @@ class FolderArtifacts:
             shutil.rmtree(target)
         else:
             target.unlink(missing_ok=True)
+        self._on_drop(self.absolute(path))
 
 
 def keep_weights_at(weights: Path, place: Path) -> None:

@@ -54,6 +54,14 @@ class Worker(Protocol):
         """
         ...
 
+    async def reach(self, path: str) -> str:
+        """Return the path under which it finds the file that the learner has written at `path`, once it does.
+
+        Where that takes a copy, it is made once for all workers of a machine, and again by the next call if it was
+        lost. Raises `WorkerGone`, and `RemoteError` where the file does not come. Cancelled, it leaves no half of one.
+        """
+        ...
+
     async def wait_gone(self) -> str:
         """Wait until it has ended; return how, in one line. Cancelling changes nothing."""
         ...
@@ -103,12 +111,15 @@ class Launcher(Protocol):
         """
         ...
 
-
     async def connect(self) -> None:
         """Make sure that workers can be started. Idempotent.
 
         Raises `LauncherRefused` where they cannot. Cancelled or failed, it holds nothing afterwards.
         """
+        ...
+
+    def forget(self, path: str) -> None:
+        """Let go of the copies of a file that nobody reaches for any more; see `Worker.reach`. Does not wait."""
         ...
 
     async def close(self) -> None:
@@ -160,6 +171,9 @@ class LocalLauncher:
 
     async def connect(self) -> None:
         """Do nothing: this machine is there."""
+
+    def forget(self, path: str) -> None:
+        """Do nothing: workers of this machine need no copies."""
 
     async def close(self) -> None:
         """Do nothing: each worker was closed."""

@@ -104,7 +104,7 @@ def build(
         environment_workers=_environment_workers(config, folder, base, launcher),
         prompts=prompts,
         renderer=HuggingFaceRenderer(model_path),
-        artifacts=FolderArtifacts(folder.path),
+        artifacts=FolderArtifacts(folder.path, launcher.forget),
         eval_prompts=eval_prompt_source(config.data, evaluation, seed, base)
         if evaluation.every_steps
         else None,

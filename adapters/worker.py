@@ -172,6 +172,10 @@ class WorkerProcess:
         """Whether the child is not known to have ended."""
         return self._gone is None
 
+    async def reach(self, path: str) -> str:
+        """Return `path`: the child has the files of this machine."""
+        return path
+
     async def wait_gone(self) -> str:
         """Wait until the child has ended; return how, in one line. Cancelling changes nothing."""
         if self._gone is not None:

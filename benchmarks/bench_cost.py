@@ -120,6 +120,9 @@ class InstantEngine:
             await turn
         return Generation([7] * TOKENS, [-1.0] * TOKENS, ((self.version, TOKENS),), "stop", 0.0)
 
+    async def fetch(self, weights: Weights) -> None:
+        """Have them."""
+
     async def pause(self, mode: SyncMode) -> None:
         """Go on."""
 

@@ -4,6 +4,7 @@ One engine at a time would leave the others idle, so all take them at once. What
 goes through the same states, each an event:
 
     announced     SyncStarted; its seq is the lease of the update, and calls under an older one change nothing
+    fetched       the weights are on the engine's machine, while it goes on decoding
     paused        EnginePaused, unless the mode is ``in_flight``: nothing more is routed to the engine
     transferred   all buckets, in order; an update that fails is made again, as a whole, before anything is sampled
                   (SyncRetried)
@@ -102,8 +103,15 @@ class WeightSync:
                 self.waiter.publish(EngineResumed(engine=name))
 
     async def _through(self, name: str, life: int, weights: Weights, lease: int) -> bool:
-        """Pause, update and resume the engine."""
+        """Pause, update and resume the engine, which has what it can of the weights before it is paused."""
         engine, mode = self.pool.engines[name], self.config.engine.sync_mode
+        self._expect(name, life)
+        try:
+            await engine.fetch(weights)
+        except EngineGone:
+            raise
+        except PortError:
+            pass  # the update asks for them again, and says what is wrong
         self._expect(name, life)
         if mode != "in_flight":
             # Said before it is done: from here on nothing is routed to the engine.

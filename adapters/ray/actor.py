@@ -29,15 +29,17 @@ class Actor:
         self._use: OwnUse | None = None
 
     async def make(self, order: bytes) -> bytes:
-        """Make the object; return ``["up", {"node", "home", "pid"}]`` or ``["failed", kind, text]`` in msgpack.
+        """Make the object; return ``["up", facts]`` or ``["failed", kind, text]`` in msgpack.
 
+        The facts are ``node``, the machine's address; ``node_id``, Ray's name of it; ``home``; and ``pid``.
         `order` has ``worker``, ``target`` and ``settings``; ``home``, the controller's node, on which output goes to
         ``log_path``; ``modules``, a folder whose modules are found if it is there; and ``threads`` for the figures.
         """
         import ray
 
         said = msgspec.msgpack.decode(order)
-        at_home = ray.get_runtime_context().get_node_id() == said["home"]
+        node_id = ray.get_runtime_context().get_node_id()
+        at_home = node_id == said["home"]
         if at_home and said["log_path"]:
             _write_output_to(said["log_path"])
         if said["modules"]:
@@ -46,7 +48,7 @@ class Actor:
         node: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         answer = await self._held.make(said["target"], said["settings"])
         if answer[0] == "up":
-            answer.append({"node": node, "home": at_home, "pid": os.getpid()})
+            answer.append({"node": node, "node_id": node_id, "home": at_home, "pid": os.getpid()})
             if not at_home:  # at home the controller's own source looks at the process
                 self._use = await asyncio.to_thread(OwnUse.begun, said["worker"], node, said["threads"])
         return encode_answer(answer)

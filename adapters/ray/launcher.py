@@ -11,11 +11,14 @@ import msgspec
 
 from ...core.config import RunConfig
 from ..launching import NO_ENV
-from ..worker import WorkerFailed
+from ..worker import RemoteError, WorkerFailed
 from .bundles import ClusterRefused
 from .cluster import RayCluster
+from .couriers import Couriers, NotBrought
 from .worker import RayWorker, cause_of, settled
 
+LEARNER = ("learner", "learner-0")
+"""Names of the worker that writes weights."""
 CALLS_MAX = 16384
 """Calls that one actor has under way at the same time; more of them would keep a cancel from being heard."""
 
@@ -27,6 +30,9 @@ class RayLauncher:
         self.cluster = RayCluster(config)
         self._modules = modules
         self._workers: list[RayWorker] = []
+        self._couriers = Couriers(self.cluster, config.deadlines.weight_sync_s)
+        self._learner_node = ""
+        """Where files of the learner lie; empty before it is started."""
 
     async def connect(self) -> None:
         """Join or start the cluster, where every worker has a place then; see `RayCluster.connect`."""
@@ -62,6 +68,23 @@ class RayLauncher:
         except ClusterRefused as error:
             raise WorkerFailed(f"{name} could not be started: {error}", type(error).__name__) from error
 
+    async def reached(self, path: str, node: str) -> str:
+        """Return the path under which workers of `node` find a file that the learner has written.
+
+        It is brought there unless that is the learner's own machine. Raises `RemoteError`.
+        """
+        source = self._learner_node or self.cluster.home
+        if node == source:
+            return path
+        try:
+            return await self._couriers.bring(path, source, node)
+        except NotBrought as error:
+            raise RemoteError(NotBrought.__name__, str(error)) from error
+
+    def forget(self, path: str) -> None:
+        """Let go of all copies of a file; see `Launcher.forget`."""
+        self._couriers.forget(path)
+
     async def close(self) -> None:
         """Leave the cluster; see `RayCluster.close`. What still runs in it for us is killed by that."""
         await self.cluster.close()
@@ -85,7 +108,9 @@ class RayLauncher:
         except BaseException:
             await cluster.kill(actor)
             raise
-        worker = RayWorker(cluster, name, actor, said, log_path)
+        worker = RayWorker(cluster, name, actor, said, log_path, self.reached)
+        if name in LEARNER:
+            self._learner_node = said["node_id"]
         self._workers.append(worker)
         return worker
 

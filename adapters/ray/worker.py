@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,13 @@ class RayWorker:
     """
 
     def __init__(
-        self, cluster: RayCluster, name: str, actor: Any, said: dict[str, Any], log_path: Path | None
+        self,
+        cluster: RayCluster,
+        name: str,
+        actor: Any,
+        said: dict[str, Any],
+        log_path: Path | None,
+        reached: Callable[[str, str], Awaitable[str]],
     ) -> None:
         self.name = name
         self.gpus: Sequence[int] | None = None
@@ -50,6 +56,8 @@ class RayWorker:
         self._process = _process_of(self._pid)
         self._log_path = log_path if said["home"] else None
         self._cluster = cluster
+        self._node_id: str = said["node_id"]
+        self._reached = reached
         self._actor = actor
         self._loop = asyncio.get_running_loop()
         self._calls = 0
@@ -98,6 +106,12 @@ class RayWorker:
                 raise RemoteError(kind, text)
             case other:
                 raise RemoteError("TypeError", f"{self.name} answered {other!r}")
+
+    async def reach(self, path: str) -> str:
+        """Return where it finds a file that the learner has written; see `Worker.reach`."""
+        if self._gone is not None:
+            raise WorkerGone(self._gone)
+        return await self._reached(path, self._node_id)
 
     async def reports(self, received: int, deadline_s: float) -> bytes:
         """Return what the worker has to tell since item `received`; see `Outbox.answer`.

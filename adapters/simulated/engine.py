@@ -170,6 +170,9 @@ class SimulatedEngine:
         self._changed_use()
         self._past.append((self.clock.mono_ns(), self.version, self._running.is_set()))
 
+    async def fetch(self, weights: Weights) -> None:
+        """Take no time: `on_load` takes it all."""
+
     async def pause(self, mode: SyncMode) -> None:
         """Stop; ``drain`` waits for what is in flight, ``abort`` ends it with the tokens so far."""
         if mode == "drain":

@@ -73,6 +73,9 @@ class RecordedEngine:
         spans = within(event.version_spans, count, oldest, self.world.newest)
         return Generation([0] * count, [-1.0] * count, spans, event.finish_reason or "stop", event.queue_s)
 
+    async def fetch(self, weights: Weights) -> None:
+        """Take no time."""
+
     async def pause(self, mode: SyncMode) -> None:
         """Take no time: the end of the update takes it all."""
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ...core.config import DeadlineSection, EngineSection, RolloutSection
 from ...core.ports import (
@@ -105,7 +107,8 @@ class TorchEngine:
         self._fresh = False
         try:
             async with asyncio.timeout(self._deadlines.start_s):
-                begun = await self._call("begin", weights=weights.path, version=weights.version)
+                path = await self._reached(weights)
+                begun = await self._call("begin", weights=path, version=weights.version)
             _require_agreement(self.name, weights, Receipt(**begun["receipt"]))
         except BaseException as error:
             await self.close()
@@ -149,9 +152,14 @@ class TorchEngine:
         if mode != "in_flight":
             await self._call("pause", mode=mode)
 
+    async def fetch(self, weights: Weights) -> None:
+        """Have the file of `weights` on the worker's machine; see `Engine.fetch`."""
+        await self._reached(weights)
+
     async def begin_update(self, weights: Weights, lease: int) -> None:
         """Open the file of the new weights; see `Engine`, also for the next two. Decoding goes on unless paused."""
-        await self._call("begin_update", weights=weights.path, version=weights.version, lease=lease)
+        path = await self._reached(weights)
+        await self._call("begin_update", weights=path, version=weights.version, lease=lease)
 
     async def transfer(self, bucket: int, lease: int) -> None:
         """Read one bucket, beside the decoding. Raises `EngineError` for a damaged one."""
@@ -180,15 +188,18 @@ class TorchEngine:
         if worker is not None:
             await worker.close(self._deadlines.close_s)
 
+    async def _reached(self, weights: Weights) -> str:
+        with _typed():
+            return await self._started().reach(weights.path)
+
     async def _call(self, method: str, **params: Any) -> Any:
+        with _typed():
+            return await self._started().call(method, **params)
+
+    def _started(self) -> Worker:
         if self._worker is None or self._fresh:
             raise EngineGone(f"{self.name} is not started")
-        try:
-            return await self._worker.call(method, **params)
-        except WorkerGone as error:
-            raise EngineGone(str(error)) from error
-        except RemoteError as error:
-            _raise_typed(error)
+        return self._worker
 
 
 def _require_agreement(name: str, weights: Weights, receipt: Receipt) -> None:
@@ -197,8 +208,13 @@ def _require_agreement(name: str, weights: Weights, receipt: Receipt) -> None:
         raise EngineGone(f"{name} took other weights than were published: {difference}")
 
 
-def _raise_typed(error: RemoteError) -> NoReturn:
-    kind = _TYPED.get(error.kind)
-    if kind is not None:
-        raise kind(error.message) from error
-    raise EngineError(str(error)) from error
+@contextmanager
+def _typed() -> Iterator[None]:
+    """Raise what the worker says, or that it is gone, as an error of this port."""
+    try:
+        yield
+    except WorkerGone as error:
+        raise EngineGone(str(error)) from error
+    except RemoteError as error:
+        kind = _TYPED.get(error.kind)
+        raise (kind(error.message) if kind is not None else EngineError(str(error))) from error

@@ -149,6 +149,15 @@ class ProcessLink:
             engine_s=answer["engine_s"],
         )
 
+    async def reach(self, path: str) -> str:
+        """Return where the worker's machine has a file."""
+        try:
+            return await self._worker.reach(path)
+        except WorkerGone as error:
+            raise EngineGone(str(error)) from error
+        except RemoteError as error:
+            raise EngineError(error.message) from error
+
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
         """Stop scheduling."""
         await self._call("pause", mode=mode, clear_cache=clear_cache)

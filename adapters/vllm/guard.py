@@ -53,6 +53,10 @@ class GuardedLink:
         finally:
             self._requests -= 1
 
+    async def reach(self, path: str) -> str:
+        """Return where vLLM finds a file. How long that may take is the caller's to say."""
+        return await self._alive(self._link.reach(path))
+
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
         """Stop scheduling, within `pause_s`."""
         await self._within(self._pause_s, "pause", self._link.pause(mode, clear_cache=clear_cache))

@@ -54,6 +54,10 @@ class HttpLink:
             raise self.bounds.refusal(said_by(answer), request)
         return _generation(self._expect(status, answer, GENERATE), self.owner)
 
+    async def reach(self, path: str) -> str:
+        """Return `path`: a server sees the files of the run where the run sees them."""
+        return path
+
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
         """Stop scheduling."""
         await self._post("/pause", query={"mode": mode, "clear_cache": str(clear_cache).lower()})

@@ -30,6 +30,10 @@ class Link(Protocol):
         """Sample one completion; see `Engine.generate`."""
         ...
 
+    async def reach(self, path: str) -> str:
+        """Return the path under which vLLM finds a file that the learner has written; see `Worker.reach`."""
+        ...
+
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
         """Stop scheduling; return when nothing is computed any more."""
         ...

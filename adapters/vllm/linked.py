@@ -121,8 +121,14 @@ class LinkedEngine:
             self._resume_when_updated = False
             self._paused = await self._pause.enter_async_context(self._started().paused(mode))
 
+    async def fetch(self, weights: Weights) -> None:
+        """Have the file of `weights` on vLLM's machine; see `Engine.fetch`."""
+        await self._connected().reach(weights.path)
+
     async def begin_update(self, weights: Weights, lease: int) -> None:
         """Make ready for new weights, pausing vLLM if it is not paused yet; see `Engine.begin_update`."""
+        self._check(lease)
+        weights = replace(weights, path=await self._connected().reach(weights.path))
         self._check(lease)
         self._lease = lease
         self._finished = None

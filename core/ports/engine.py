@@ -114,6 +114,13 @@ class Engine(Protocol):
         """
         ...
 
+    async def fetch(self, weights: Weights) -> None:
+        """Bring `weights` within reach, beside the decoding. Raises `EngineError` or `EngineGone`.
+
+        Only a head start: `begin_update` works without it.
+        """
+        ...
+
     async def pause(self, mode: SyncMode) -> None:
         """Stop decoding. ``drain`` first finishes what is in flight; ``pause`` keeps it, to go on at `resume`.
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -30,6 +31,9 @@ class Target:
 
     def echo(self, **values: Any) -> dict[str, Any]:
         return {"settings": self.settings, **values}
+
+    def size_of(self, path: str) -> int:
+        return Path(path).stat().st_size
 
     def block(self, seconds: float) -> str:
         time.sleep(seconds)

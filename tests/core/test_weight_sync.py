@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -252,3 +253,60 @@ def test_an_abort_that_nobody_asked_for_is_an_error_of_the_engine() -> None:
     (failed,) = world.events(TrajectoryFailed)
     assert (failed.failure, failed.blame) == ("engine_error", "engine")
     assert failed.message == "aborted the call, and no weight sync had asked for it"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fails", [False, True])
+def test_weights_are_fetched_while_the_engine_decodes(mode: str, fails: bool) -> None:
+    """They are within reach before it is paused; where that fails, the update finds out, and nothing is lost by it."""
+    world = World(config(engine={"sync_mode": mode}), engines=2)
+    done: list[str] = []
+
+    async def fetched(original: Any, weights: Any) -> None:
+        done.append(f"fetch {weights.version}")
+        if fails:
+            raise EngineError("not now")
+        await original(weights)
+
+    async def paused(original: Any, *args: Any) -> None:
+        done.append("pause")
+        await original(*args)
+
+    async def begun(original: Any, weights: Any, lease: int) -> None:
+        done.append(f"begin {weights.version}")
+        await original(weights, lease)
+
+    tapped(world, "fetch", fetched)
+    tapped(world, "pause", paused)
+    tapped(world, "begin_update", begun)
+    world.go()
+    assert outcome(world) == "completed"
+    wanted = []
+    for event in world.events(SyncStarted):
+        if event.engine == "engine-0":
+            pause = ["pause"] if mode != "in_flight" else []
+            wanted += [f"fetch {event.version}", *pause, f"begin {event.version}"]
+    assert done == wanted
+    assert wanted
+    assert world.events(SyncRetried) == []
+
+
+def test_an_engine_to_which_weights_do_not_come_is_lost_at_the_deadline() -> None:
+    """Fetching is part of what deadlines.weight_sync_s bounds, and the other engine goes on."""
+    world = World(config(engine={"sync_mode": "pause"}, deadlines={"weight_sync_s": 5}), engines=2)
+    asked: list[int] = []
+
+    async def never(original: Any, weights: Any) -> None:
+        asked.append(weights.version)
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        await original(weights)
+
+    tapped(world, "fetch", never)
+    world.go()
+    assert outcome(world) == "completed"
+    (failed,) = world.events(SyncFailed)
+    assert (failed.engine, failed.outcome) == ("engine-0", "expired")
+    assert [event.engine for event in world.events(EngineLost)] == ["engine-0"]
+    assert told(world, "engine-0", failed.version) == ["sync_started", "sync_failed"]
+    assert len(asked) > 1

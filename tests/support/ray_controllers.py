@@ -51,9 +51,9 @@ async def until_told(launcher):
     except TimeoutError:
         return told
 
-async def held(worker):
+async def held(worker, method, **params):
     try:
-        await worker.call("hang")
+        await worker.call(method, **params)
     except WorkerGone as error:
         print(error, flush=True)
 
@@ -75,8 +75,8 @@ async def main():
             await worker.call("warn", text="look out")
         told = await until_told(launcher) if said["cluster"]["address"] else {}
         for worker in workers:
-            group.create_task(worker.call("block", seconds=600))
-            group.create_task(held(worker))
+            group.create_task(held(worker, "block", seconds=600))
+            group.create_task(held(worker, "hang"))
             await worker.call("cancellations")
         for worker in workers:
             home = "away" if worker.node else "home"

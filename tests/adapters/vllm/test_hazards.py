@@ -156,7 +156,11 @@ def test_a_server_that_runs_already_belongs_to_the_run_that_started_last(
         runner.run(first.begin_update(weights[0], 5))
     runner.run(first.resume())
     runner.run(second.close())
-    assert runner.run(first.generate(ask("still up", PROMPT, 4))).version_spans == ((1, 4),)
+    assert runner.run(second.start(weights[0])).slots == 8
+    assert runner.run(second.generate(ask("still up", PROMPT, 4))).version_spans == ((0, 4),)
+    with pytest.raises(EngineGone, match="another one has taken it over"):
+        runner.run(first.generate(ask("taken away", PROMPT, 4)))
+    runner.run(second.close())
 
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm_server"])
