@@ -24,16 +24,21 @@ class Memory:
     def resume(self) -> None:
         """Have nothing to start."""
 
+    def fetch(self, weights: str) -> None:
+        """Read and verify, as an engine does while it goes on decoding."""
+        self._updates.fetch(Path(weights))
+
     def begin_update(self, weights: str, version: int, lease: int) -> None:
         """Begin."""
         self._updates.begin(Path(weights), version, lease)
         self._start = 0
 
     def transfer(self, bucket: int, lease: int) -> None:
-        """Read, verify and copy a bucket."""
+        """Copy a bucket, which was read and verified."""
         arrived = self._updates.transfer(bucket, lease)
         if arrived is not None:
-            self._memory[self._start : self._start + len(arrived.data)] = arrived.data
+            memory = memoryview(self._memory)  # or the assignment would copy twice
+            memory[self._start : self._start + len(arrived.data)] = arrived.data
             self._start += len(arrived.data)
 
     def finish_update(self, lease: int) -> dict[str, Any]:

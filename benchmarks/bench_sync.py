@@ -2,9 +2,10 @@
 
     python benchmarks/bench_sync.py [--megabytes 512] [--quick]
 
-All engines take the weights at once, each in a process of its own: announce, pause, every bucket read, verified by its
-hash and copied, the receipt compared, resume. The limit is the same number of processes that read the same file into
-memory that they have, and do nothing else. Simulated engines hold bytes and no model; the real one is the PyTorch
+All engines take the weights at once, each in a process of its own. Before they are paused they fetch: every bucket is
+read and verified by its hash, while they would go on decoding. From pause to resume every bucket is copied and the
+receipt compared. The limit is the same number of processes that read the same file into memory that they have, and do
+nothing else. Simulated engines hold bytes and no model; the real one is the PyTorch
 engine with a model of about the given size, which has a request in flight.
 """
 
@@ -41,6 +42,10 @@ class Remote:
 
     def __init__(self, worker: WorkerProcess) -> None:
         self.worker = worker
+
+    async def fetch(self, weights: Weights) -> None:
+        """Fetch."""
+        await self.worker.call("fetch", weights=weights.path)
 
     async def pause(self, mode: SyncMode) -> None:
         """Pause."""
@@ -91,14 +96,14 @@ async def _awaited(work: Callable[[], Awaitable[object]]) -> None:
 
 
 async def synced(engine: Remote | TorchEngine, weights: Weights, lease: int) -> None:
-    """Take an engine through one sync."""
+    """Take an engine, which has fetched the weights, through one sync."""
     await engine.pause("pause")
     await update(engine, weights, lease)  # type: ignore[arg-type]
     await engine.resume()
 
 
-async def simulated(count: int, weights: Weights, size: int, rounds: int) -> tuple[float, float]:
-    """Return median seconds of a sync of `count` engines, and of the bare copy."""
+async def simulated(count: int, weights: Weights, size: int, rounds: int) -> tuple[float, float, float]:
+    """Return median seconds of `count` engines fetching, of their sync, and of the bare copy."""
     workers: list[WorkerProcess] = []
     try:
         for number in range(count):
@@ -113,35 +118,38 @@ async def simulated(count: int, weights: Weights, size: int, rounds: int) -> tup
                 )
             )
         engines = [Remote(worker) for worker in workers]
-        syncs, copies = [], []
+        fetches, syncs, copies = [], [], []
         for lease in range(rounds + 1):
             copy = [lambda worker=worker: worker.call("raw", weights=weights.path) for worker in workers]
             copies.append(await timed(copy))
+            fetches.append(await timed([lambda engine=engine: engine.fetch(weights) for engine in engines]))
             work = [lambda engine=engine, lease=lease: synced(engine, weights, lease) for engine in engines]
             syncs.append(await timed(work))
-        return median(syncs[1:]), median(copies[1:])  # the first touch the memory for the first time
+        # The first touch the memory for the first time.
+        return median(fetches[1:]), median(syncs[1:]), median(copies[1:])
     finally:
         for worker in workers:
             await worker.close(5)
 
 
-async def real(model: Path, weights: Weights, folder: Path, rounds: int) -> float:
-    """Return median seconds of a sync of one PyTorch engine with a request in flight."""
+async def real(model: Path, weights: Weights, folder: Path, rounds: int) -> tuple[float, float]:
+    """Return median seconds of one PyTorch engine fetching, and of its sync, with a request in flight."""
     rollout = RolloutSection(max_tokens=200, context_tokens=256)
     section = EngineSection(device="cpu", slots=2)
     engine = TorchEngine("engine-0", model, section, rollout, folder / "log", DeadlineSection())
     try:
         await engine.start(weights)
-        seconds = []
+        fetches, syncs = [], []
         async with asyncio.TaskGroup() as tasks:
             for lease in range(rounds):
                 request = GenerateRequest(f"{lease}/0/0", [1, 2, 3], 200, 1.0, 1.0, (), lease)
                 asked = tasks.create_task(engine.generate(request))
                 while await engine.occupancy() != (1, 0):  # noqa: ASYNC110 - until it decodes
                     await asyncio.sleep(0.01)
-                seconds.append(await timed([lambda lease=lease: synced(engine, weights, lease)]))
+                fetches.append(await timed([lambda: engine.fetch(weights)]))
+                syncs.append(await timed([lambda lease=lease: synced(engine, weights, lease)]))
                 asked.cancel()
-        return median(seconds)
+        return median(fetches), median(syncs)
     finally:
         await engine.close()
 
@@ -170,20 +178,22 @@ def main() -> None:
         size = written.size_bytes
         print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
         print(f"{size / 1e6:,.0f} MB in {weights.buckets} buckets, in {base or 'the temporary folder'}\n")
-        print(f"{'engines':22}{'pause to resume':>17}{'bare copy':>12}{'ratio':>8}{'MB/s, all':>12}")
+        print(
+            f"{'engines':22}{'fetched before':>16}{'pause to resume':>17}{'bare copy':>12}{'ratio':>8}{'MB/s, all':>12}"
+        )
         for count in (1, 2, 4):
-            sync_s, copy_s = asyncio.run(simulated(count, weights, size, rounds))
-            row(f"{count} simulated", sync_s, copy_s, count * size)
+            fetch_s, sync_s, copy_s = asyncio.run(simulated(count, weights, size, rounds))
+            row(f"{count} simulated", fetch_s, sync_s, copy_s, count * size)
             if count == 1:
                 single_s = copy_s
-        row("1 real (PyTorch)", asyncio.run(real(folder, weights, folder, rounds)), single_s, size)
+        row("1 real (PyTorch)", *asyncio.run(real(folder, weights, folder, rounds)), single_s, size)
 
 
-def row(name: str, sync_s: float, copy_s: float, size: int) -> None:
+def row(name: str, fetch_s: float, sync_s: float, copy_s: float, size: int) -> None:
     """Print one."""
+    fetched, synced, copied = (f"{seconds * 1e3:,.0f} ms" for seconds in (fetch_s, sync_s, copy_s))
     print(
-        f"{name:22}{f'{sync_s * 1e3:,.0f} ms':>17}{f'{copy_s * 1e3:,.0f} ms':>12}{sync_s / copy_s:>8.2f}"
-        f"{size / sync_s / 1e6:>12,.0f}",
+        f"{name:22}{fetched:>16}{synced:>17}{copied:>12}{sync_s / copy_s:>8.2f}{size / sync_s / 1e6:>12,.0f}",
         flush=True,
     )
 

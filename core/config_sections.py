@@ -46,7 +46,7 @@ class LearnerSection(Section):
     weights_folder: str | None = Field(
         None,
         description="Folder for weights on their way to the engines, such as /dev/shm; default: in the run's folder. "
-        "Every engine has to see it. It is emptied when the run ends.",
+        "Engines of this machine and servers at engine.urls have to see it. It is emptied when the run ends.",
     )
     lr: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW.")
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")

@@ -203,6 +203,7 @@ class TrainerActor:
                     case Sync():
                         self._enter("weight_sync")
                         await self.waiter.unless(self._stopping, self.sync.run())
+                        self._drop_weights(self.view.trainer.published)
                     case Evaluate():
                         await self._evaluate()
                     case Checkpoint():

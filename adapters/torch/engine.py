@@ -153,8 +153,8 @@ class TorchEngine:
             await self._call("pause", mode=mode)
 
     async def fetch(self, weights: Weights) -> None:
-        """Have the file of `weights` on the worker's machine; see `Engine.fetch`."""
-        await self._reached(weights)
+        """Have the file of `weights` read and verified by the worker; see `Engine.fetch`."""
+        await self._call("fetch", weights=await self._reached(weights))
 
     async def begin_update(self, weights: Weights, lease: int) -> None:
         """Open the file of the new weights; see `Engine`, also for the next two. Decoding goes on unless paused."""

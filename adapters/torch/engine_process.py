@@ -152,6 +152,10 @@ class EngineProcess:
         """Decode again."""
         await self._between_steps(partial(self._enter, "running"))
 
+    async def fetch(self, weights: str) -> None:
+        """Read and verify the file of new weights while decoding goes on."""
+        await asyncio.to_thread(self._updates.fetch, Path(weights))
+
     async def begin_update(self, weights: str, version: int, lease: int) -> None:
         """Open the file of the new weights."""
         self._updates.begin(Path(weights), version, lease)

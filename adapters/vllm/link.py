@@ -67,6 +67,15 @@ class Link(Protocol):
         ...
 
 
+async def ask_each(link: Link, method: str, request: dict[str, Any]) -> list[Any]:
+    """Return what each worker answers. Raises `EngineError` if one refuses or fails."""
+    answers = await link.workers(method, request)
+    for answer in answers:
+        if "ok" not in answer:
+            raise EngineError(answer.get("error") or answer.get("refused") or f"{method}: {answer}")
+    return [answer["ok"] for answer in answers]
+
+
 async def ask_workers(link: Link, method: str, request: dict[str, Any]) -> Any:
     """Return what all workers answer alike.
 

@@ -122,8 +122,9 @@ class LinkedEngine:
             self._paused = await self._pause.enter_async_context(self._started().paused(mode))
 
     async def fetch(self, weights: Weights) -> None:
-        """Have the file of `weights` on vLLM's machine; see `Engine.fetch`."""
-        await self._connected().reach(weights.path)
+        """Have the file of `weights` read and verified by vLLM's workers; see `Engine.fetch`."""
+        serving = self._started()
+        await serving.fetch(await self._connected().reach(weights.path))
 
     async def begin_update(self, weights: Weights, lease: int) -> None:
         """Make ready for new weights, pausing vLLM if it is not paused yet; see `Engine.begin_update`."""

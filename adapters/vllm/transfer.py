@@ -22,6 +22,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,6 +71,8 @@ class FileTransfer(WeightTransferEngine[NoInfo, BucketInfo]):
         self.owner = ""
         """The run that may update. Leases of another one mean nothing."""
         self.updates = Updates()
+        self.fetching: Future[None] = Future()
+        """The weights that are read ahead of an update."""
         self.arrived: Arrived | None = None
         """The bucket that `update_weights` is to take."""
         self._loading = False
@@ -148,6 +151,14 @@ class UpdateExtension:
         """Answer what this engine is: vocabulary, context, slots, device, and the model's ``keys``."""
         return _answer(self._eventrain_describe, request)
 
+    def eventrain_fetch(self, request: str) -> dict[str, Any]:
+        """Begin to read and verify the file ``path``, beside what vLLM computes."""
+        return _answer(self._eventrain_fetch, request)
+
+    def eventrain_fetched(self, request: str) -> dict[str, Any]:
+        """Answer whether that is done; refuses if it has failed."""
+        return _answer(self._eventrain_fetched, request)
+
     def eventrain_begin(self, request: str) -> dict[str, Any]:
         """Begin an update from the file ``path``, or begin it again."""
         return _answer(self._eventrain_begin, request)
@@ -177,6 +188,30 @@ class UpdateExtension:
             "logprobs_mode": model.logprobs_mode,
             "model": {key: values.get(key) for key in said["keys"]},
         }
+
+    def _eventrain_fetch(self, said: dict[str, Any]) -> None:
+        updates, path = self._eventrain_updates(said), Path(said["path"])
+        fetching: Future[None] = Future()
+        self.weight_transfer_engine.fetching = fetching
+
+        def fetch() -> None:
+            try:
+                updates.fetch(path)
+                fetching.set_result(None)
+            except EngineError as error:
+                fetching.set_exception(error)
+            except Exception as error:  # noqa: BLE001 - told where it is asked for
+                fetching.set_exception(EngineError(f"{type(error).__name__}: {error}"))
+
+        threading.Thread(target=fetch, name="fetch weights", daemon=True).start()
+
+    def _eventrain_fetched(self, said: dict[str, Any]) -> bool:
+        self._eventrain_updates(said)
+        fetching = self.weight_transfer_engine.fetching
+        if not fetching.done():
+            return False
+        fetching.result()
+        return True
 
     def _eventrain_begin(self, said: dict[str, Any]) -> None:
         updates = self._eventrain_updates(said)

@@ -1,20 +1,25 @@
 """How weights are exchanged in a running vLLM without a way to get it wrong.
 
 Two things kill a vLLM, or worse, leave it sampling from garbage: weights that change while it computes, and decoding
-with weights of which half are new. Neither can be written here. `Serving` has no method that touches weights; those
-are on `Paused`, which exists only within ``async with serving.paused(mode)``, and that block does not resume an engine
-whose update is not whole.
+with weights of which half are new. Neither can be written here. `Serving` can have a file read, and has no method that
+touches the model's weights; those are on `Paused`, which exists only within ``async with serving.paused(mode)``, and
+that block does not resume an engine whose update is not whole.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from ...core.ports import EngineError, EngineGone, Receipt, SyncMode, Weights
-from .link import CallRefused, Link, PauseMode, ask_workers
+from .link import CallRefused, Link, PauseMode, ask_each, ask_workers
 from .ownership import named
+
+FETCH_LOOK_S = 0.01
+"""Before the first look whether weights have been fetched; each waits twice as long as the one before, until:"""
+FETCH_LOOK_MAX_S = 0.2
 
 _MODES: dict[SyncMode, PauseMode] = {"drain": "wait", "pause": "keep", "abort": "abort", "in_flight": "keep"}
 
@@ -26,6 +31,14 @@ class Serving:
         self._link = link
         self._owner = owner
         self._keep_cache = keep_cache
+
+    async def fetch(self, path: str) -> None:
+        """Have all workers read and verify a file of weights, beside the decoding. Raises `EngineError`."""
+        await ask_workers(self._link, "eventrain_fetch", {"owner": self._owner, "path": path})
+        look_s = FETCH_LOOK_S
+        while not all(await ask_each(self._link, "eventrain_fetched", {"owner": self._owner})):
+            await asyncio.sleep(look_s)
+            look_s = min(2 * look_s, FETCH_LOOK_MAX_S)
 
     @asynccontextmanager
     async def paused(self, mode: SyncMode) -> AsyncIterator[Paused]:

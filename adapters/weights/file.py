@@ -189,6 +189,7 @@ class WeightsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._verified: set[int] = set()
         try:
             self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
@@ -214,18 +215,21 @@ class WeightsFile:
 
         Writing to them changes the file for nobody. Raises `WeightsDamaged` if there are too few.
         """
-        bucket = self.buckets[number]
-        data = memoryview(self._map)[bucket.start : bucket.start + bucket.size_bytes]
-        if len(data) < bucket.size_bytes:
-            raise WeightsDamaged(f"{self.path} ends within bucket {number}")
+        data = self._bytes(number)
         return data, blake3(data, max_threads=blake3.AUTO).hexdigest(DIGEST_BYTES)
 
     def verified(self, number: int) -> memoryview:
-        """Return the bytes of bucket `number`. Raises `WeightsDamaged` unless they have the checksum that is said."""
+        """Return the bytes of bucket `number`; the first time, hash them.
+
+        Raises `WeightsDamaged` unless they have the checksum that is said.
+        """
+        if number in self._verified:
+            return self._bytes(number)
         data, checksum = self.read(number)
         if checksum != self.buckets[number].checksum:
             said = self.buckets[number].checksum
             raise WeightsDamaged(f"{self.path}: bucket {number} has checksum {checksum}, it was written with {said}")
+        self._verified.add(number)
         return data
 
     def close(self) -> None:
@@ -239,6 +243,13 @@ class WeightsFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _bytes(self, number: int) -> memoryview:
+        bucket = self.buckets[number]
+        data = memoryview(self._map)[bucket.start : bucket.start + bucket.size_bytes]
+        if len(data) < bucket.size_bytes:
+            raise WeightsDamaged(f"{self.path} ends within bucket {number}")
+        return data
 
     def _mapped(self) -> mmap.mmap:
         try:

@@ -6,7 +6,9 @@ nothing of tensors, devices or transports, so every engine keeps the same rules;
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from ...core.ports import EngineError, Receipt
@@ -21,7 +23,7 @@ class Arrived(NamedTuple):
 
 
 class Updates:
-    """The updates of one engine, one after another. Not for several threads at once."""
+    """The updates of one engine, one after another. Not for several threads at once, but for `fetch`."""
 
     def __init__(self) -> None:
         self._lease: int | None = None
@@ -29,11 +31,25 @@ class Updates:
         self._file: WeightsFile | None = None
         self._checksums: dict[int, str] = {}
         self._receipt: Receipt | None = None
+        self._lock = Lock()
+        self._fetched: WeightsFile | None = None
 
     @property
     def buckets(self) -> int:
         """Buckets of the update that has begun."""
-        return len(self._opened().buckets)
+        return len(self._begun().buckets)
+
+    def fetch(self, path: Path) -> None:
+        """Open and verify a file ahead of `begin`, for which the buckets are then at hand; may run in any thread.
+
+        It does so for one attempt: whoever begins again reads again. Raises `EngineError` as `transfer` does.
+        """
+        with ExitStack() as stack:
+            file = stack.enter_context(_opened(path))
+            for bucket in file.buckets:
+                _verified(file, bucket.number)
+            stack.pop_all()
+        self._replace_fetched(file)
 
     def begin(self, path: Path, version: int, lease: int) -> None:
         """Open the file of the weights `version`, and forget what was transferred before.
@@ -43,23 +59,22 @@ class Updates:
         self._require(lease)
         self._lease, self._version = lease, version
         self._forget()
-        try:
-            self._file = WeightsFile(path)
-        except WeightsDamaged as error:
-            raise EngineError(str(error)) from error
+        with self._lock:
+            fetched, self._fetched = self._fetched, None
+        if fetched is not None and fetched.path != path:
+            fetched.close()
+            fetched = None
+        self._file = fetched or _opened(path)
 
     def transfer(self, number: int, lease: int) -> Arrived | None:
         """Read bucket `number`; None if it has been read already. Raises `EngineError` also for a damaged one."""
         self._require(lease)
         if number in self._checksums:
             return None
-        file = self._opened()
+        file = self._begun()
         if not 0 <= number < len(file.buckets):
             raise EngineError(f"{file.path} has buckets 0 to {len(file.buckets) - 1}, and no bucket {number}")
-        try:
-            data = file.verified(number)
-        except WeightsDamaged as error:
-            raise EngineError(str(error)) from error
+        data = _verified(file, number)
         self._checksums[number] = file.buckets[number].checksum
         return Arrived(file.buckets[number], data)
 
@@ -71,7 +86,7 @@ class Updates:
         self._require(lease)
         if self._receipt is not None:
             return self._receipt, False
-        file = self._opened()
+        file = self._begun()
         missing = [bucket.number for bucket in file.buckets if bucket.number not in self._checksums]
         if missing:
             raise EngineError(f"{file.path}: bucket {missing[0]} of {len(file.buckets)} has not been transferred")
@@ -86,17 +101,27 @@ class Updates:
         self._forget()
 
     def close(self) -> None:
-        """Let go of the file of an update that is over."""
+        """Let go of the file of an update that is over, and of one that was fetched for another."""
+        self._close_file()
+        self._replace_fetched(None)
+
+    def _replace_fetched(self, new: WeightsFile | None) -> None:
+        with self._lock:
+            old, self._fetched = self._fetched, new
+        if old is not None:
+            old.close()
+
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _forget(self) -> None:
-        self.close()
+        self._close_file()
         self._checksums.clear()
         self._receipt = None
 
-    def _opened(self) -> WeightsFile:
+    def _begun(self) -> WeightsFile:
         if self._file is None:
             raise EngineError("no update has begun")
         return self._file
@@ -107,3 +132,17 @@ class Updates:
         if self._lease is not None and lease > self._lease:
             self._lease = lease
             self._forget()
+
+
+def _opened(path: Path) -> WeightsFile:
+    try:
+        return WeightsFile(path)
+    except WeightsDamaged as error:
+        raise EngineError(str(error)) from error
+
+
+def _verified(file: WeightsFile, number: int) -> memoryview:
+    try:
+        return file.verified(number)
+    except WeightsDamaged as error:
+        raise EngineError(str(error)) from error

@@ -21,12 +21,14 @@ def test_weights_lie_elsewhere_under_the_same_name(tmp_path: Path) -> None:
     """What is written to the run's folder is in the other place, and is removed there by its name in the run."""
     weights, place = folders(tmp_path)
     keep_weights_at(weights, place)
-    artifacts = FolderArtifacts(tmp_path / "run")
+    told: list[str] = []
+    artifacts = FolderArtifacts(tmp_path / "run", told.append)
     path = artifacts.weights(3)
     Path(artifacts.absolute(path)).write_text("weights")
     assert [found.read_text() for found in place.rglob("v*")] == ["weights"]
     artifacts.drop(path)
     assert list(place.rglob("v*")) == []
+    assert told == [artifacts.absolute(path)]
 
 
 def test_nothing_stays_when_the_run_has_ended_or_goes_on(tmp_path: Path) -> None:

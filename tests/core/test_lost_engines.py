@@ -139,7 +139,7 @@ def test_weights_that_a_starting_engine_reads_are_kept_until_it_has_them() -> No
     assert outcome(world) == "completed"
     assert world.events(StepCompleted)[-1].step == 11
     dropped = [path for path in world.artifacts.dropped if path.startswith("weights")]
-    assert dropped == [f"weights/{version}" for version in range(11)]
+    assert dropped == [f"weights/{version}" for version in range(12)]
 
 
 def test_an_evaluation_that_is_due_waits_for_an_engine() -> None:

@@ -310,3 +310,23 @@ def test_an_engine_to_which_weights_do_not_come_is_lost_at_the_deadline() -> Non
     assert [event.engine for event in world.events(EngineLost)] == ["engine-0"]
     assert told(world, "engine-0", failed.version) == ["sync_started", "sync_failed"]
     assert len(asked) > 1
+
+
+def test_weights_are_dropped_once_every_engine_has_newer_ones() -> None:
+    """While engines go from one version to the next both are there; afterwards only the newer one is."""
+    world = World(config(engine={"sync_mode": "pause"}), engines=2)
+    there: list[tuple[int, list[str]]] = []
+
+    async def begun(original: Any, weights: Any, lease: int) -> None:
+        there.append((weights.version, list(world.artifacts.dropped)))
+        await original(weights, lease)
+
+    tapped(world, "begin_update", begun)
+    world.go()
+    for version, dropped in there:
+        assert [path for path in dropped if path.startswith("weights")] == [
+            world.artifacts.weights(older) for older in range(version - 1)
+        ]
+    newest = world.events(WeightsPublished)[-1].version
+    assert there[-1][0] == newest
+    assert world.artifacts.dropped == [world.artifacts.weights(version) for version in range(newest)]

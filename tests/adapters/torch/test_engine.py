@@ -394,6 +394,27 @@ def test_an_update_that_fails_half_way_changes_nothing_and_is_made_again(served,
     served.run(main())
 
 
+def test_an_update_takes_what_was_fetched(served, tiny, published, tmp_path) -> None:
+    """Though the file has been replaced since; and what cannot be fetched changes nothing."""
+
+    async def main() -> None:
+        engine, path, other = served.engine, tmp_path / "two.safetensors", tmp_path / "other.safetensors"
+        weights, torn = published(tiny(2), path, 2), path.read_bytes()[:-1]
+        await engine.fetch(weights)
+        other.write_bytes(torn)
+        other.replace(path)
+        with pytest.raises(EngineError, match="ends within bucket"):
+            await engine.fetch(weights)
+        assert (await engine.generate(request())).version_spans == ((0, 8),)
+        assert await update(engine, weights, next(served.leases)) == Receipt(2, weights.tensors, weights.digest)
+        assert (await engine.generate(request())).version_spans == ((2, 8),)
+        with pytest.raises(EngineError, match="ends within bucket"):
+            await update(engine, weights, next(served.leases))
+        await served.take(0)
+
+    served.run(main())
+
+
 def test_an_update_has_its_effect_once_and_under_the_newest_lease_only(served) -> None:
     """Calls that are repeated give the same receipt; those of an older lease are refused and change nothing."""
 

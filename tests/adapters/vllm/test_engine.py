@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +225,34 @@ def test_a_prompt_that_the_old_weights_cached_is_computed_anew(
     )
 
 
+def test_weights_are_fetched_while_it_decodes_and_the_update_takes_those(
+    served: Any, weights: list[Weights], damaged: Weights, tmp_path: Path
+) -> None:
+    """What was fetched is taken though the file has been replaced since; what cannot be fetched changes nothing."""
+    path = tmp_path / "fetched.safetensors"
+    shutil.copy(weights[1].path, path)
+    fetched = replace(weights[1], path=str(path))
+
+    async def fetch_and_update() -> tuple[Generation, Generation]:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(served.engine.generate(ask("beside", PROMPT, LONG)))
+            await started(served)
+            await served.engine.fetch(fetched)
+            with pytest.raises(EngineError, match=f"bucket {damaged.buckets - 1} has checksum"):
+                await served.engine.fetch(damaged)
+            with pytest.raises(EngineError, match="cannot be read"):
+                await served.engine.fetch(replace(damaged, path="/none"))
+        shutil.move(damaged.path, path)
+        assert await served.update(fetched) == receipt_of(weights[1])
+        return task.result(), await served.engine.generate(ask("after", PROMPT, 4))
+
+    beside, after = served.run(fetch_and_update())
+    assert beside.version_spans == ((0, LONG),)
+    assert after.version_spans == ((1, 4),)
+    with pytest.raises(EngineError, match=f"bucket {damaged.buckets - 1} has checksum"):
+        served.run(served.update(fetched))
+
+
 def test_a_damaged_bucket_is_refused_and_the_update_made_again(
     served: Any, weights: list[Weights], damaged: Weights, models: list[LlamaForCausalLM]
 ) -> None:
@@ -346,11 +377,11 @@ def test_an_update_is_not_begun_by_a_bucket(served: Any) -> None:
 
 
 def test_weights_can_only_be_changed_in_a_pause(served: Any, weights: list[Weights]) -> None:
-    """What decodes has no method that touches weights, and what has one is of no use once the pause is over.
+    """What decodes can read a file, and has no method that touches weights; what has one is of no use after the pause.
 
     A pause that ends half-way through an update does not resume: nothing is sampled from half of the weights.
     """
-    assert [name for name in dir(Serving) if not name.startswith("_")] == ["paused"]
+    assert [name for name in dir(Serving) if not name.startswith("_")] == ["fetch", "paused"]
     serving, lease = served.engine._serving, served.lease + 1
     served.lease = lease
 
