@@ -49,6 +49,8 @@ class LinkedEngine:
         self._gpus: Sequence[int] | None = None
         """Those that the run gave it, by the numbers that the run knows them by; None: whatever it sees."""
         self._link: GuardedLink | None = None
+        self._owners: list[str] = []
+        """Names under which it has taken a vLLM, one for each start."""
         self._forget()
 
     def _forget(self) -> None:
@@ -92,7 +94,9 @@ class LinkedEngine:
         """Bring the vLLM behind `link` to `weights` and let it decode. Raises `EngineError` or `EngineGone`."""
         self._forget()
         guarded = self._link = self._guarded(link)
-        said = await ask_workers(guarded, "eventrain_attach", {"owner": owner})
+        former = list(self._owners)
+        self._owners.append(owner)  # an answer that is lost may have been a yes
+        said = await ask_workers(guarded, "eventrain_attach", {"owner": owner, "former": former})
         link.bounds = Bounds(said["vocabulary"], said["context_tokens"])
         link.owner = owner
         self._serving = Serving(guarded, owner, keep_cache=self._section.kv_after_sync == "keep")

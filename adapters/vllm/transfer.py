@@ -21,7 +21,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -36,6 +36,8 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from ...core.ports import EngineError
 from ..weights.update import Arrived, Updates
 from .backend import BACKEND
+
+TAKEN = "another run has taken this engine over"
 
 PARENT_POLL_S = 1.0
 """Between two looks whether the process that started vLLM lives."""
@@ -81,8 +83,14 @@ class FileTransfer(WeightTransferEngine[NoInfo, BucketInfo]):
         """Those of them that have their values; None if the model does not say which it loads."""
         _end_with_starter()
 
-    def attach(self, owner: str) -> None:
-        """Take updates from `owner` alone, from now on; its leases start anew."""
+    def attach(self, owner: str, former: Sequence[str]) -> None:
+        """Take updates from `owner` alone, from now on; its leases start anew.
+
+        `former` are the owners that it was before. Raises `EngineError` where it was one and is so no more: a run that
+        lost its engine to another does not take it back, or both would lose it for ever.
+        """
+        if former and self.owner and self.owner not in former:
+            raise EngineError(TAKEN)
         if owner != self.owner:
             self.updates.close()
             self.owner, self.updates = owner, Updates()
@@ -144,7 +152,7 @@ class UpdateExtension:
     _weight_update_active: bool
 
     def eventrain_attach(self, request: str) -> dict[str, Any]:
-        """Take updates from ``owner`` alone; leases start anew. Answers what `eventrain_describe` does."""
+        """Take updates from ``owner``, which was ``former``, alone. Answers what `eventrain_describe` does."""
         return _answer(self._eventrain_attach, request)
 
     def eventrain_describe(self, request: str) -> dict[str, Any]:
@@ -172,7 +180,7 @@ class UpdateExtension:
         return _answer(self._eventrain_finish, request)
 
     def _eventrain_attach(self, said: dict[str, Any]) -> dict[str, Any]:
-        self.weight_transfer_engine.attach(said["owner"])
+        self.weight_transfer_engine.attach(said["owner"], said["former"])
         return self._eventrain_describe({"keys": []})
 
     def _eventrain_describe(self, said: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +243,7 @@ class UpdateExtension:
 
     def _eventrain_updates(self, said: dict[str, Any]) -> Updates:
         if said["owner"] != self.weight_transfer_engine.owner:
-            raise EngineError("another run has taken this engine over")
+            raise EngineError(TAKEN)
         return self.weight_transfer_engine.updates
 
     def _eventrain_natively(self, method: str, *args: Any) -> None:

@@ -140,7 +140,10 @@ def test_a_call_that_hangs_expires_and_the_engine_is_gone(start: Any, weights: l
 def test_a_server_that_runs_already_belongs_to_the_run_that_started_last(
     start: Any, make_engine: Callable[..., LinkedEngine], weights: list[Weights], tmp_path: Path
 ) -> None:
-    """A server at a URL is checked against the model, taken over, and left running; its former owner is refused."""
+    """A server at a URL is checked against the model, taken over, and left running; its former owner is refused.
+
+    Neither does that one take it back when it is started again.
+    """
     runner, first = start("vllm_server")
     url = first._process.url
     other = make_engine("vllm_server", url)
@@ -156,10 +159,17 @@ def test_a_server_that_runs_already_belongs_to_the_run_that_started_last(
         runner.run(first.begin_update(weights[0], 5))
     runner.run(first.resume())
     runner.run(second.close())
-    assert runner.run(second.start(weights[0])).slots == 8
+    assert runner.run(second.start(weights[0])).slots == 8  # as after a loss of its own
     assert runner.run(second.generate(ask("still up", PROMPT, 4))).version_spans == ((0, 4),)
     with pytest.raises(EngineGone, match="another one has taken it over"):
         runner.run(first.generate(ask("taken away", PROMPT, 4)))
+    first._url, process, first._process = url, first._process, None
+    try:
+        with pytest.raises(EngineGone, match="did not start: another run has taken this engine over"):
+            runner.run(first.start(weights[1]))
+    finally:
+        first._process = process
+    assert runner.run(second.generate(ask("left alone", PROMPT, 4))).version_spans == ((0, 4),)
     runner.run(second.close())
 
 
