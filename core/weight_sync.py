@@ -1,7 +1,7 @@
 """Weight sync: every serving engine takes the published weights, or is lost.
 
 One engine at a time would leave the others idle, so all take them at once. Whatever the transport, a sync of an engine
-goes through the same states, each an event:
+goes through the same states, each but the second an event:
 
     announced     SyncStarted; its seq is the lease of the update, and calls under an older one change nothing
     fetched       the weights are on the engine's machine, while it goes on decoding

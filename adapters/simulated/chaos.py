@@ -156,6 +156,7 @@ CALLS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("learner.train", ("defect",), 24),
     ("data.item", ("defect",), 40),
     ("disk", ("slow",), 4),
+    ("engine.fetch", ("error", "hang", "delay", "lose_reply", "duplicate"), 4),
 )
 """Where, what can happen there, and in one run of how many it does."""
 

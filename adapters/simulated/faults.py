@@ -34,6 +34,7 @@ Where = Literal[
     "engine.prepare",
     "engine.start",
     "engine.generate",
+    "engine.fetch",
     "engine.pause",
     "engine.begin_update",
     "engine.transfer",

@@ -153,6 +153,7 @@ class SeededWorld:
             {
                 **about,
                 "start": versioned,
+                "fetch": versioned,
                 "begin_update": versioned,
                 "transfer": updating,
                 "finish_update": updating,
