@@ -18,6 +18,7 @@ from ..events.record import Record
 from .artifacts import FolderArtifacts, keep_weights_at
 from .clock import SystemClock
 from .data import eval_prompt_source, prompt_source
+from .engine_setup import EngineSetup
 from .environments import environment_factory
 from .environments.crossing import pack_item
 from .environments.workers import WorkerEnvironments
@@ -142,24 +143,25 @@ def _environment_workers(
 
 def _engines(config: RunConfig, model_path: Path, folder: RunFolder, launcher: Launcher) -> list[Engine]:
     """Return the engines that `config` asks for, each with a log of its own in the run folder."""
-    section, rollout, deadlines = config.engine, config.rollout, config.deadlines
-    names = [f"engine-{number}" for number in range(section.engines)]
-    made = [(name, model_path, section, rollout, folder.logs / f"{name}.log", deadlines) for name in names]
+    section = config.engine
+    setups = [
+        EngineSetup(name, model_path, section, config.rollout, folder.logs / f"{name}.log", config.deadlines)
+        for name in (f"engine-{number}" for number in range(section.engines))
+    ]
     match section.kind:
         case "torch":
-            return [TorchEngine(*given, launcher) for given in made]
+            return [TorchEngine(setup, launcher) for setup in setups]
         case "vllm":
-            return [VllmEngine(*given, launcher) for given in made]
+            return [VllmEngine(setup, launcher) for setup in setups]
         case "vllm_server":
             require("aiohttp", "remote")
             from .vllm.server import VllmServerEngine
 
             urls = section.urls or [None] * section.count
             local = launcher if isinstance(launcher, LocalLauncher) else LOCAL  # they are never of a cluster
-            gpus = [local.gpus_of(name) for name in names]
             return [
-                VllmServerEngine(*given, url, of)
-                for given, url, of in zip(made, urls, gpus, strict=True)
+                VllmServerEngine(setup, url, local.gpus_of(setup.name))
+                for setup, url in zip(setups, urls, strict=True)
             ]
 
 

@@ -21,12 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench_cost import NumberedPrompts, SimulatedArtifacts, opened
 
 from eventrain.adapters.clock import SystemClock
+from eventrain.adapters.engine_setup import EngineSetup
 from eventrain.adapters.garbage import settle
 from eventrain.adapters.simulated.world import SimulatedEnvironment, SimulatedRenderer
 from eventrain.adapters.vllm.server import VllmServerEngine
@@ -142,11 +143,9 @@ async def conduct(config: RunConfig, model: Path, folder: Path) -> tuple[float, 
     """Run to the end; return CPU us per turn, lag p50 and p99 in ms, turns, and turns per second."""
     clock = SystemClock()
     with opened(folder) as (bus, payloads):
-        deadlines = config.deadlines
+        setup = EngineSetup("", model, config.engine, config.rollout, folder / "log", config.deadlines)
         engines = [
-            VllmServerEngine(
-                f"engine-{number}", model, config.engine, config.rollout, folder / "log", deadlines, url
-            )
+            VllmServerEngine(replace(setup, name=f"engine-{number}"), url)
             for number, url in enumerate(config.engine.urls)
         ]
         answered = [0]

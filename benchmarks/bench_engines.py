@@ -19,12 +19,14 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from eventrain.adapters.engine_setup import EngineSetup
 from eventrain.adapters.launching import LOCAL
 from eventrain.adapters.torch.progress import Progress
 from eventrain.adapters.torch.publishing import gather_weights
@@ -147,7 +149,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         weights = model_at(folder)
-        given = (folder, section, rollout, folder / "log", deadlines)
+        setup = EngineSetup("engine-0", folder, section, rollout, folder / "log", deadlines)
         said = json.dumps(engine_arguments(folder, section, rollout))
         numbers = map(str, (arguments.concurrent, requests, PROMPT_TOKENS, TOKENS))
         script = str(Path(__file__).with_name("_vllm_raw.py"))
@@ -164,8 +166,8 @@ def main() -> None:
         stack.callback(process.kill)
         competitors: dict[str, Bare | Ours] = {"AsyncLLM, bare": Bare(process)}
         for kind, engine in (
-            ("kind = vllm", VllmEngine("engine-0", *given, LOCAL)),
-            ("kind = vllm_server", VllmServerEngine("engine-1", *given)),
+            ("kind = vllm", VllmEngine(setup, LOCAL)),
+            ("kind = vllm_server", VllmServerEngine(replace(setup, name="engine-1"))),
         ):
             competitors[kind] = Ours(engine, weights, arguments.concurrent, requests)
             stack.callback(competitors[kind].close)

@@ -24,6 +24,7 @@ from statistics import median
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from eventrain.adapters.engine_setup import EngineSetup
 from eventrain.adapters.torch.engine import TorchEngine
 from eventrain.adapters.torch.progress import Progress
 from eventrain.adapters.torch.publishing import gather_weights
@@ -136,7 +137,7 @@ async def real(model: Path, weights: Weights, folder: Path, rounds: int) -> tupl
     """Return median seconds of one PyTorch engine fetching, and of its sync, with a request in flight."""
     rollout = RolloutSection(max_tokens=200, context_tokens=256)
     section = EngineSection(device="cpu", slots=2)
-    engine = TorchEngine("engine-0", model, section, rollout, folder / "log", DeadlineSection())
+    engine = TorchEngine(EngineSetup("engine-0", model, section, rollout, folder / "log", DeadlineSection()))
     try:
         await engine.start(weights)
         fetches, syncs = [], []

@@ -9,10 +9,8 @@ import asyncio
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from ...core.config import DeadlineSection, EngineSection, RolloutSection
 from ...core.ports import (
     EngineError,
     EngineGone,
@@ -27,6 +25,7 @@ from ...core.ports import (
     Weights,
 )
 from ...core.weight_update import differs
+from ..engine_setup import EngineSetup
 from ..gpus import known_device
 from ..launching import LOCAL, Launcher, Worker
 from ..worker import RemoteError, WorkerFailed, WorkerGone
@@ -41,25 +40,12 @@ _TYPED: dict[str, type[PortError]] = {
 
 
 class TorchEngine:
-    """One engine in a worker of its own. Its output is appended to `log_path`."""
+    """One engine in a worker of its own, which `launcher` starts."""
 
-    def __init__(
-        self,
-        name: str,
-        model_path: Path,
-        section: EngineSection,
-        rollout: RolloutSection,
-        log_path: Path,
-        deadlines: DeadlineSection,
-        launcher: Launcher = LOCAL,
-    ) -> None:
-        self.name = name
+    def __init__(self, setup: EngineSetup, launcher: Launcher = LOCAL) -> None:
+        self.name = setup.name
+        self._setup = setup
         self._launcher = launcher
-        self._model_path = model_path
-        self._section = section
-        self._rollout = rollout
-        self._log_path = log_path
-        self._deadlines = deadlines
         self._worker: Worker | None = None
         self._fresh = False
         """Whether the process is prepared and has no weights yet."""
@@ -75,22 +61,23 @@ class TorchEngine:
         Raises `EngineGone`. Cancelled or failed, it leaves no process behind.
         """
         await self.close()
-        threads = str(self._section.threads)
+        setup, section = self._setup, self._setup.section
+        threads = str(section.threads)
         settings = {
-            "model_path": str(self._model_path),
-            "device": self._section.device,
-            "threads": self._section.threads,
-            "slots": self._section.slots,
-            "context_tokens": self._rollout.context_tokens,
-            "keep_cache": self._section.kv_after_sync == "keep",
+            "model_path": str(setup.model_path),
+            "device": section.device,
+            "threads": section.threads,
+            "slots": section.slots,
+            "context_tokens": setup.rollout.context_tokens,
+            "keep_cache": section.kv_after_sync == "keep",
         }
         try:
             self._worker = await self._launcher.start(
                 TARGET,
                 settings,
                 name=self.name,
-                log_path=self._log_path,
-                deadline_s=self._deadlines.start_s,
+                log_path=setup.log_path,
+                deadline_s=setup.deadlines.start_s,
                 env={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
             )
         except WorkerFailed as error:
@@ -106,7 +93,7 @@ class TorchEngine:
             await self.prepare()
         self._fresh = False
         try:
-            async with asyncio.timeout(self._deadlines.start_s):
+            async with asyncio.timeout(self._setup.deadlines.start_s):
                 path = await self._reached(weights)
                 begun = await self._call("begin", weights=path, version=weights.version)
             _require_agreement(self.name, weights, Receipt(**begun["receipt"]))
@@ -115,7 +102,7 @@ class TorchEngine:
             if isinstance(error, EngineError):
                 raise EngineGone(f"{self.name} did not start: {error}") from error
             if isinstance(error, TimeoutError):
-                limit_s = self._deadlines.start_s
+                limit_s = self._setup.deadlines.start_s
                 raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
             raise
         assert self._worker is not None, "it has answered"
@@ -186,7 +173,7 @@ class TorchEngine:
         """End the process. Requests in flight end in `EngineGone`. Idempotent."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            await worker.close(self._deadlines.close_s)
+            await worker.close(self._setup.deadlines.close_s)
 
     async def _reached(self, weights: Weights) -> str:
         with _typed():

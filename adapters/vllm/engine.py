@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from pathlib import Path
 from typing import Any, NoReturn
 
-from ...core.config import DeadlineSection, EngineSection, RolloutSection
 from ...core.ports import (
     EngineError,
     EngineGone,
@@ -19,9 +17,10 @@ from ...core.ports import (
     Generation,
     Weights,
 )
+from ..engine_setup import EngineSetup
 from ..launching import Launcher, Worker
 from ..worker import RemoteError, WorkerFailed, WorkerGone
-from .arguments import engine_arguments, environment
+from .arguments import environment
 from .link import PauseMode
 from .linked import LinkedEngine
 from .ownership import version_named
@@ -33,19 +32,8 @@ TARGET = "eventrain.adapters.vllm.engine_process:make"
 class VllmEngine(LinkedEngine):
     """vLLM in a worker that `launcher` starts with the interpreter `section.python`; its output goes to `log_path`."""
 
-    def __init__(
-        self,
-        name: str,
-        model_path: Path,
-        section: EngineSection,
-        rollout: RolloutSection,
-        log_path: Path,
-        deadlines: DeadlineSection,
-        launcher: Launcher,
-    ) -> None:
-        super().__init__(name, section, deadlines)
-        self._arguments = engine_arguments(model_path, section, rollout)
-        self._log_path = log_path
+    def __init__(self, setup: EngineSetup, launcher: Launcher) -> None:
+        super().__init__(setup)
         self._launcher = launcher
         self._prepared: ProcessLink | None = None
         self.pid: int | None = None
@@ -57,20 +45,20 @@ class VllmEngine(LinkedEngine):
         Raises `EngineGone`. Cancelled or failed, it leaves no process behind.
         """
         await self.close()
-        limit_s = self._deadlines.start_s
+        section, limit_s = self._setup.section, self._setup.deadlines.start_s
         try:
             worker = await self._launcher.start(
                 TARGET,
                 self._arguments,
                 name=self.name,
-                log_path=self._log_path,
+                log_path=self._setup.log_path,
                 deadline_s=limit_s,
-                env=environment(self._section),
-                python=self._section.python,
+                env=environment(section),
+                python=section.python,
             )
         except WorkerFailed as error:
             raise EngineGone(str(error)) from error
-        self._prepared = ProcessLink(worker, self._deadlines.close_s)
+        self._prepared = ProcessLink(worker, self._setup.deadlines.close_s)
         self.pid = worker.pid
         self._gpus = worker.gpus
         try:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from ...core.config import DeadlineSection, EngineSection
 from ...core.ports import (
     EngineError,
     EngineGone,
@@ -24,7 +23,9 @@ from ...core.ports import (
     Weights,
 )
 from ...events.types import EngineSampled
+from ..engine_setup import EngineSetup
 from ..gpus import known_device
+from .arguments import engine_arguments
 from .guard import GuardedLink
 from .link import Link, ask_workers
 from .load import engine_load
@@ -42,10 +43,10 @@ FIRST_LEASE = 0
 class LinkedEngine:
     """An engine that a link leads to; how that comes about is the subclass's to say (`prepare`, `start`)."""
 
-    def __init__(self, name: str, section: EngineSection, deadlines: DeadlineSection) -> None:
-        self.name = name
-        self._section = section
-        self._deadlines = deadlines
+    def __init__(self, setup: EngineSetup) -> None:
+        self.name = setup.name
+        self._setup = setup
+        self._arguments = engine_arguments(setup.model_path, setup.section, setup.rollout)
         self._gpus: Sequence[int] | None = None
         """Those that the run gave it, by the numbers that the run knows them by; None: whatever it sees."""
         self._link: GuardedLink | None = None
@@ -62,7 +63,7 @@ class LinkedEngine:
         self._finished: tuple[int, Receipt] | None = None
 
     def _guarded(self, link: Link) -> GuardedLink:
-        limits = self._deadlines
+        limits = self._setup.deadlines
         return GuardedLink(
             link,
             self.name,
@@ -78,7 +79,7 @@ class LinkedEngine:
         """
         try:
             owner = new_owner(self.name, (socket.gethostname(), os.getpid()))
-            async with asyncio.timeout(self._deadlines.start_s):
+            async with asyncio.timeout(self._setup.deadlines.start_s):
                 info = await self._serve(link, weights, owner)
                 return replace(info, device=known_device(self._gpus, info.device))
         except BaseException as error:
@@ -86,7 +87,7 @@ class LinkedEngine:
             if isinstance(error, EngineError):
                 raise EngineGone(f"{self.name} did not start: {error}") from error
             if isinstance(error, TimeoutError):
-                limit_s = self._deadlines.start_s
+                limit_s = self._setup.deadlines.start_s
                 raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
             raise
 
@@ -99,7 +100,7 @@ class LinkedEngine:
         said = await ask_workers(guarded, "eventrain_attach", {"owner": owner, "former": former})
         link.bounds = Bounds(said["vocabulary"], said["context_tokens"])
         link.owner = owner
-        self._serving = Serving(guarded, owner, keep_cache=self._section.kv_after_sync == "keep")
+        self._serving = Serving(guarded, owner, keep_cache=self._setup.section.kv_after_sync == "keep")
         await self.pause("abort")
         await self.begin_update(weights, FIRST_LEASE)
         for bucket in range(weights.buckets):

@@ -7,14 +7,13 @@ import os
 import ssl
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import aiohttp
 
-from ...core.config import DeadlineSection, EngineSection, RolloutSection
 from ...core.ports import EngineGone, EngineInfo, Weights
+from ..engine_setup import EngineSetup
 from ..gpus import environment_of
-from .arguments import command_line, engine_arguments, environment
+from .arguments import command_line, environment
 from .checking import Unusable, check
 from .http_link import HttpLink
 from .linked import LinkedEngine
@@ -27,29 +26,18 @@ POLL_S = 0.25
 
 
 class VllmServerEngine(LinkedEngine):
-    """The server at `url`, or, where that is None, one that is started with the interpreter `section.python`.
+    """The server at `url`, or, where that is None, one that is started with the interpreter ``engine.python``.
 
-    One that is started sees `gpus` (see `gpus.environment_of`), and its output goes to `log_path`. A server at a URL
-    must see the files of the run, at the same paths.
+    One that is started sees `gpus` (see `gpus.environment_of`). A server at a URL must see the files of the run, at the
+    same paths.
     """
 
     def __init__(
-        self,
-        name: str,
-        model_path: Path,
-        section: EngineSection,
-        rollout: RolloutSection,
-        log_path: Path,
-        deadlines: DeadlineSection,
-        url: str | None = None,
-        gpus: Sequence[int] | None = None,
+        self, setup: EngineSetup, url: str | None = None, gpus: Sequence[int] | None = None
     ) -> None:
-        super().__init__(name, section, deadlines)
-        self._model_path = model_path
-        self._log_path = log_path
+        super().__init__(setup)
         self._url = url
         self._gpus = gpus
-        self._arguments = engine_arguments(model_path, section, rollout)
         self._process: ServerProcess | None = None
         self._fresh = False
         """Whether the process is prepared and was not used yet."""
@@ -67,14 +55,14 @@ class VllmServerEngine(LinkedEngine):
         await self.close()
         if self._url is not None:
             return
-        limit_s = self._deadlines.start_s
+        limit_s = self._setup.deadlines.start_s
         try:
             self._process = ServerProcess.start(
                 self.name,
-                self._section.python or sys.executable,
+                self._setup.section.python or sys.executable,
                 command_line(self._arguments),
-                {**environment(self._section), **environment_of(self._gpus)},
-                self._log_path,
+                {**environment(self._setup.section), **environment_of(self._gpus)},
+                self._setup.log_path,
             )
             async with asyncio.timeout(limit_s):
                 await self._answers(self._process)
@@ -94,10 +82,10 @@ class VllmServerEngine(LinkedEngine):
         key, tls = self._credentials()
         await check(
             self._url or (self._process.url if self._process is not None else ""),
-            model_path=self._model_path,
-            limit_s=min(CHECK_S, self._deadlines.start_s),
+            model_path=self._setup.model_path,
+            limit_s=min(CHECK_S, self._setup.deadlines.start_s),
             key=key,
-            key_env=self._section.api_key_env,
+            key_env=self._setup.section.api_key_env,
             tls=tls,
         )
 
@@ -129,11 +117,11 @@ class VllmServerEngine(LinkedEngine):
         await super().close()
         process, self._process = self._process, None
         if process is not None:
-            await process.close(self._deadlines.close_s)
+            await process.close(self._setup.deadlines.close_s)
 
     def _credentials(self) -> tuple[str | None, ssl.SSLContext | None]:
         """Return the key and the trust for the servers at URLs. Raises `Unusable`."""
-        name, authority = self._section.api_key_env, self._section.tls_ca
+        name, authority = self._setup.section.api_key_env, self._setup.section.tls_ca
         key = os.environ.get(name) if name else None
         if name and not key:
             raise Unusable(f"engine.api_key_env: the environment has no {name}")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eventrain.adapters.engine_setup import EngineSetup
 from eventrain.adapters.torch.engine import TorchEngine
 from eventrain.adapters.torch.proving import plain_logprobs
 from eventrain.core.config import DeadlineSection, EngineSection, RolloutSection
@@ -39,7 +40,7 @@ SLOTS = 2
 
 def engine_at(model: Path, log: Path, **section: Any) -> TorchEngine:
     """Return an engine that is not started."""
-    return TorchEngine(
+    setup = EngineSetup(
         "engine0",
         model,
         EngineSection(**{"slots": SLOTS, "device": "cpu", **section}),
@@ -47,6 +48,7 @@ def engine_at(model: Path, log: Path, **section: Any) -> TorchEngine:
         log,
         DeadlineSection(start_s=60, close_s=10),
     )
+    return TorchEngine(setup)
 
 
 class Served:
@@ -337,13 +339,16 @@ def test_an_engine_that_cannot_start_says_why(tiny_model, tiny_weights, tmp_path
 ORPHANING = """\
 import asyncio, json, sys
 from pathlib import Path
+from eventrain.adapters.engine_setup import EngineSetup
 from eventrain.adapters.torch.engine import TorchEngine
 from eventrain.core.config import DeadlineSection, EngineSection, RolloutSection
 from eventrain.core.ports import GenerateRequest, Weights
 
 async def main():
     model, weights, log = sys.argv[1:]
-    engine = TorchEngine("e", Path(model), EngineSection(device="cpu"), RolloutSection(), Path(log), DeadlineSection())
+    section = EngineSection(device="cpu")
+    setup = EngineSetup("e", Path(model), section, RolloutSection(), Path(log), DeadlineSection())
+    engine = TorchEngine(setup)
     await engine.start(Weights(**json.loads(weights)))
     print(engine.pid, flush=True)
     while True:

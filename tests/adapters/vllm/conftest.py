@@ -13,6 +13,7 @@ import pytest
 from transformers import LlamaForCausalLM
 from vllm_models import CONTEXT_TOKENS, published, tiny_llama
 
+from eventrain.adapters.engine_setup import EngineSetup
 from eventrain.adapters.launching import LocalLauncher
 from eventrain.adapters.vllm.engine import VllmEngine
 from eventrain.adapters.vllm.linked import LinkedEngine
@@ -89,14 +90,18 @@ def make_engine(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> C
     """Return the maker of engines that are not started; keywords are settings of the engine."""
     python = os.environ["EVENTRAIN_VLLM_PYTHON"]
 
-    def make(kind: str, url: str | None = None, start_s: float = 300, **settings: Any) -> LinkedEngine:
-        section = EngineSection(kind=kind, python=python, device="cpu", **{"slots": 8, **settings})
+    def make(
+        kind: str, url: str | None = None, start_s: float = 300, model: Path | None = None, **settings: Any
+    ) -> LinkedEngine:
+        given = {"python": python, "slots": 8, **settings}
+        section = EngineSection(kind=kind, device="cpu", **given)
         rollout = RolloutSection(context_tokens=CONTEXT_TOKENS, max_tokens=32)
         log = tmp_path_factory.mktemp("logs") / "engine-0.log"
         deadlines = DeadlineSection(start_s=start_s, weight_sync_s=60, close_s=20)
+        setup = EngineSetup("engine-0", model or model_path, section, rollout, log, deadlines)
         if kind == "vllm":
-            return VllmEngine("engine-0", model_path, section, rollout, log, deadlines, LocalLauncher())
-        return VllmServerEngine("engine-0", model_path, section, rollout, log, deadlines, url)
+            return VllmEngine(setup, LocalLauncher())
+        return VllmServerEngine(setup, url)
 
     return make
 

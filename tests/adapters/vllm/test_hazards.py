@@ -146,8 +146,7 @@ def test_a_server_that_runs_already_belongs_to_the_run_that_started_last(
     """
     runner, first = start("vllm_server")
     url = first._process.url
-    other = make_engine("vllm_server", url)
-    other._model_path = tmp_path  # type: ignore[attr-defined]
+    other = make_engine("vllm_server", url, model=tmp_path)
     (tmp_path / "config.json").write_text('{"vocab_size": 65}')
     with pytest.raises(EngineGone, match=r"serves another model: its vocab_size is 64, that of .* is 65"):
         runner.run(other.start(weights[1]))
@@ -181,6 +180,7 @@ def test_no_process_outlives_a_controller_that_is_killed(
     program = f"""
         import asyncio, os
         from pathlib import Path
+        from eventrain.adapters.engine_setup import EngineSetup
         from eventrain.adapters.launching import LocalLauncher
         from eventrain.adapters.vllm.engine import VllmEngine
         from eventrain.adapters.vllm.server import VllmServerEngine
@@ -189,9 +189,10 @@ def test_no_process_outlives_a_controller_that_is_killed(
 
         async def main():
             section = EngineSection(kind="{kind}", python=os.environ["EVENTRAIN_VLLM_PYTHON"], device="cpu")
-            given = ("engine-0", Path("{model_path}"), section, RolloutSection(context_tokens=2048, max_tokens=8),
-                     Path("{tmp_path}/engine.log"), DeadlineSection())
-            engine = VllmEngine(*given, LocalLauncher()) if section.kind == "vllm" else VllmServerEngine(*given)
+            rollout = RolloutSection(context_tokens=2048, max_tokens=8)
+            log, deadlines = Path("{tmp_path}/engine.log"), DeadlineSection()
+            setup = EngineSetup("engine-0", Path("{model_path}"), section, rollout, log, deadlines)
+            engine = VllmEngine(setup, LocalLauncher()) if section.kind == "vllm" else VllmServerEngine(setup)
             await engine.start({weights[0]!r})
             print(engine.pid, flush=True)
             await asyncio.sleep(600)
@@ -216,8 +217,7 @@ def test_a_server_that_hangs_at_its_start_is_given_up(
     sleeper = tmp_path / "python"
     sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
     sleeper.chmod(0o755)
-    engine: Any = make_engine("vllm_server", start_s=1.0)
-    engine._section = engine._section.model_copy(update={"python": str(sleeper)})
+    engine: Any = make_engine("vllm_server", start_s=1.0, python=str(sleeper))
     since_s = time.monotonic()
     with pytest.raises(EngineGone, match="did not answer within 1 s"):
         asyncio.run(engine.start(weights[0]))

@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from vllm_models import CONTEXT_TOKENS, VOCABULARY, ask
 
+from eventrain.adapters.engine_setup import EngineSetup
 from eventrain.adapters.vllm import guard
 from eventrain.adapters.vllm.backend import EXTENSION
 from eventrain.adapters.vllm.ownership import named
@@ -155,17 +156,17 @@ def engine_at(folder: Path) -> Callable[..., VllmServerEngine]:
     """Return the maker of engines at a URL."""
 
     def make(
-        url: str, weight_sync_s: float = 4, llm_call_s: float = 600, **settings: Any
+        url: str, start_s: float = 5, weight_sync_s: float = 4, llm_call_s: float = 600, **settings: Any
     ) -> VllmServerEngine:
-        return VllmServerEngine(
+        setup = EngineSetup(
             "engine-0",
             folder,
             EngineSection(kind="vllm_server", urls=[url], **settings),
             RolloutSection(context_tokens=CONTEXT_TOKENS, max_tokens=32),
             folder / "log",
-            DeadlineSection(start_s=5, weight_sync_s=weight_sync_s, llm_call_s=llm_call_s),
-            url,
+            DeadlineSection(start_s=start_s, weight_sync_s=weight_sync_s, llm_call_s=llm_call_s),
         )
+        return VllmServerEngine(setup, url)
 
     return make
 
@@ -294,8 +295,7 @@ def test_a_server_that_does_not_answer_is_refused_in_time(engine_at: Callable[..
 
     async def start() -> None:
         async with serving(fake):
-            engine = engine_at(fake.url)
-            engine._deadlines = engine._deadlines.model_copy(update={"start_s": 0.2})
+            engine = engine_at(fake.url, start_s=0.2)
             with pytest.raises(EngineGone, match=r"has not answered within 0\.2 s"):
                 await engine.start(WEIGHTS)
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from worlds import config
 
+from eventrain.adapters.engine_setup import EngineSetup
 from eventrain.adapters.telemetry.devices import HasProcess, sources_for
 from eventrain.adapters.telemetry.devices.processes import TICK_S, ProcessSource, Watched
 from eventrain.adapters.telemetry.devices.source import SourceAbsent
@@ -151,7 +152,9 @@ def test_engines_and_learner_have_a_process() -> None:
     """The torch ones are of the optional kind whose processes can be watched."""
     settings = config()
     path = Path("model")
-    engine = TorchEngine("engine-0", path, settings.engine, settings.rollout, path, settings.deadlines)
+    engine = TorchEngine(
+        EngineSetup("engine-0", path, settings.engine, settings.rollout, path, settings.deadlines)
+    )
     learner = TorchLearner(
         path, settings.model, settings.learner, settings.algorithm, 0, 1, 1.0, path, settings.deadlines
     )
