@@ -83,6 +83,13 @@ class Double:
             "node": "",
         }
 
+    def fetch(self, said: dict[str, Any]) -> None:
+        """Begin to read the file."""
+
+    def fetched(self, said: dict[str, Any]) -> bool:
+        """Have read it."""
+        return True
+
     def begin(self, said: dict[str, Any]) -> None:
         """Open the file."""
         with WeightsFile(Path(said["path"])) as file:

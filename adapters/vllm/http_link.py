@@ -18,6 +18,9 @@ from .requests import Bounds, sampling
 
 GENERATE = "/inference/v1/generate"
 JSON = "application/json"
+KEEP_ALIVE_S = 2.5
+"""How long an idle connection may be used again. vLLM's server closes it after five seconds, and a request that is just
+then on its way is lost."""
 HEALTH_S = 10.0
 """For the answer to a health check: one that takes longer shows no life."""
 BODY_CHARS = 200
@@ -37,7 +40,9 @@ class HttpLink:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             # Whatever is in flight has a connection of its own: one that waited for another's would be late, and
             # its request not in vLLM's queue, where it is counted.
-            connector=aiohttp.TCPConnector(limit=0, ssl=tls if tls is not None else True),
+            connector=aiohttp.TCPConnector(
+                limit=0, ssl=tls if tls is not None else True, keepalive_timeout=KEEP_ALIVE_S
+            ),
             timeout=aiohttp.ClientTimeout(total=None),
         )
 

@@ -7,12 +7,14 @@ import json
 import shutil
 import ssl
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from vllm_models import CONTEXT_TOKENS, VOCABULARY, ask
@@ -107,6 +109,8 @@ class FakeVllm:
                     "node": "far-away",
                 }
                 return {"ok": {**ours, "logprobs_mode": self.logprobs_mode, "model": self.model}}
+            case "eventrain_fetched":
+                return {"ok": True}
         return {"ok": None}
 
 
@@ -287,6 +291,35 @@ def test_a_server_that_is_not_there_is_refused(engine_at: Callable[..., VllmServ
     """Nobody listens at that port."""
     with pytest.raises(EngineGone, match=r"engine-0: http://127\.0\.0\.1:9 cannot be reached: "):
         asyncio.run(engine_at("http://127.0.0.1:9").start(WEIGHTS))
+
+
+def test_a_connection_that_the_server_is_about_to_close_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch, engine_at: Callable[..., VllmServerEngine]
+) -> None:
+    """A vLLM gives an idle connection up after five seconds; a call that goes out on it just then would be lost."""
+    passed_s = [0.0]
+    monkeypatch.setattr(aiohttp.connector, "monotonic", lambda: time.monotonic() + passed_s[0])
+    ports: list[int] = []
+
+    class Noting(FakeVllm):
+        async def answer(self, request: web.Request) -> web.Response:
+            assert request.transport is not None
+            if request.path == "/resume":
+                ports.append(request.transport.get_extra_info("peername")[1])
+            return await super().answer(request)
+
+    async def resume_after(*pauses_s: float) -> None:
+        async with serving(Noting(MODEL)) as fake:
+            engine = engine_at(fake.url)
+            await engine.start(WEIGHTS)
+            for pause_s in pauses_s:
+                passed_s[0] += pause_s
+                await engine.resume()
+            await engine.close()
+
+    asyncio.run(resume_after(0.0, 2.0, 4.9))
+    assert ports[0] == ports[1] == ports[2]
+    assert ports[3] != ports[2]
 
 
 def test_a_server_that_does_not_answer_is_refused_in_time(engine_at: Callable[..., VllmServerEngine]) -> None:
