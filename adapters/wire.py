@@ -170,8 +170,9 @@ def _require_vllm(config: RunConfig, engines: Sequence[Engine], launcher: Launch
     section = config.engine
     if section.urls:
         asyncio.run(_require_servers(engines))
-    elif section.kind == "vllm_server" or (section.kind == "vllm" and isinstance(launcher, LocalLauncher)):
-        require_vllm(section.python)
+    elif section.kind == "vllm_server" or (section.kind == "vllm" and not config.cluster.address):
+        actors = section.kind == "vllm" and not isinstance(launcher, LocalLauncher)
+        require_vllm(section.python, section.options, ray=actors)
 
 
 async def _require_servers(engines: Sequence[Engine]) -> None:

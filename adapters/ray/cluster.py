@@ -59,7 +59,8 @@ class RayCluster:
                 await self.ask(self._connect)
         except TimeoutError:
             self._let_go()
-            raise ClusterRefused(f"{where}: no answer within cluster.connect_s = {limit_s:g} s") from None
+            hint = self._member.hint
+            raise ClusterRefused(f"{where}: no answer within cluster.connect_s = {limit_s:g} s{hint}") from None
         except BaseException:
             self._let_go()
             raise

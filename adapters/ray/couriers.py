@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from ..wording import require
@@ -45,16 +46,17 @@ class Couriers:
         """
         async with self._bringing[path, node]:
             errors, where = self._cluster.errors, f"{path} could not be brought to another machine"
+            asked: dict[str, Any] = {}
             try:
                 async with asyncio.timeout(self._limit_s):
-                    return await self._opened(path, node) or await self._copied(path, source, node)
+                    return await self._opened(path, node, asked) or await self._copied(path, source, node, asked)
             except TimeoutError:
+                self._give_up(asked)
                 raise NotBrought(f"{where} within {self._limit_s:g} s") from None
             except errors.RayTaskError as error:
                 raise NotBrought(f"{where}: {type(error.cause).__name__}: {error.cause}") from error
             except errors.RayError as error:
-                for lost in (source, node):  # whichever of them has died
-                    self._couriers.pop(lost, None)
+                self._give_up(asked)
                 raise NotBrought(f"{where}: {cause_of(error)}") from error
 
     def forget(self, path: str) -> None:
@@ -65,25 +67,33 @@ class Couriers:
             if courier is not None:
                 courier.drop.remote(path)
 
-    async def _opened(self, path: str, node: str) -> str | None:
-        """Return where `node` has its copy, if it has one."""
+    def _give_up(self, asked: Mapping[str, Any]) -> None:
+        """Have new couriers made of these, by node: one has died or hangs, and nobody knows which."""
+        for node, courier in asked.items():
+            if self._couriers.get(node) is courier:  # another may have had it replaced
+                del self._couriers[node]
+
+    async def _opened(self, path: str, node: str, asked: dict[str, Any]) -> str | None:
+        """Return where `node` has its copy, if it has one. Whom it asks is in `asked` then."""
         courier = self._couriers.get(node)
         if courier is None:
             return None
+        asked[node] = courier
         try:
             opened: str | None = await settled(courier.opened.remote(path))
         except self._cluster.errors.RayError:  # it has died, and what it had with it
-            del self._couriers[node]
+            self._give_up(asked)
             return None
         return opened
 
-    async def _copied(self, path: str, source: str, node: str) -> str:
-        reader, writer = await self._courier(source), await self._courier(node)
+    async def _copied(self, path: str, source: str, node: str, asked: dict[str, Any]) -> str:
+        reader = asked[source] = await self._courier(source)
+        writer = asked[node] = await self._courier(node)
         size = await settled(reader.size.remote(path))
         under_way: list[Any] = [writer.begin.remote(path, size)]
         try:
             for start in range(0, size, PART_BYTES):
-                if len(under_way) > PARTS:
+                if len(under_way) >= PARTS:
                     await settled(under_way.pop(0))
                 part = reader.read.remote(path, start, min(PART_BYTES, size - start))
                 under_way.append(writer.write.remote(path, start, part))

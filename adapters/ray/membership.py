@@ -19,6 +19,7 @@ from ..wording import MissingExtra, require
 from .bundles import ClusterRefused
 from .leftovers import Reaper
 
+HINT = "; something listens there: is it a Ray head, and are RAY_AUTH_MODE and RAY_AUTH_TOKEN those of it?"
 PORT = 6379
 """Where a cluster listens if its address names no port."""
 
@@ -36,6 +37,11 @@ class Membership:
     def where(self) -> str:
         """The cluster in words."""
         return f"the Ray cluster at '{self._address}'" if self._address else "Ray on this machine"
+
+    @property
+    def hint(self) -> str:
+        """What may be wrong where something listens and will not have us: Ray does not say."""
+        return HINT if self._address else ""
 
     def join(self, ends: float) -> None:
         """Join or start the cluster; `ends` is when that has to be done, by ``time.monotonic``.
@@ -63,7 +69,8 @@ class Membership:
                 ray.init(**options, log_to_driver=False, configure_logging=False)
         except (ray.exceptions.RayError, RuntimeError, OSError, ValueError) as error:
             self.leave()
-            raise ClusterRefused(f"{self.where}: {_why(error)}{_hint(error, address)}") from error
+            hint = self.hint if isinstance(error, ConnectionError) else ""
+            raise ClusterRefused(f"{self.where}: {_why(error)}{hint}") from error
         _silence()
 
     def leave(self) -> None:
@@ -84,11 +91,15 @@ def _require_reachable(address: str, limit_s: float) -> None:
     if not address:
         return
     if "://" in address:
+        client = address.startswith("ray://")
+        what = "Ray Client cannot carry a run" if client else "this is not the address of a Ray head"
         raise ClusterRefused(
-            f"cluster.address = '{address}': Ray Client cannot carry a run; give the head's host:port from a machine "
-            "of the cluster, or submit the run as a job and say 'auto'"
+            f"cluster.address = '{address}': {what}; give the head's host:port from a machine of the cluster, or "
+            "submit the run as a job and say 'auto'"
         )
     host, _, port = address.rpartition(":") if ":" in address else (address, "", str(PORT))
+    if not port.isdecimal():
+        raise ClusterRefused(f"cluster.address = '{address}': '{port}' is no port; the head's host:port would do")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=max(0.1, limit_s)).close()
     except (OSError, ValueError) as error:
@@ -121,13 +132,6 @@ def _silence() -> None:
     private: Any = sys.modules.get("ray._private.worker")
     if hasattr(private, "print_to_stdstream"):
         private.print_to_stdstream = lambda *_, **__: None
-
-
-def _hint(error: BaseException, address: str) -> str:
-    """Return what may be wrong where something listens and will not have us: Ray does not say."""
-    if isinstance(error, ConnectionError) and address:
-        return "; something listens there: is it a Ray head, and are RAY_AUTH_MODE and RAY_AUTH_TOKEN those of it?"
-    return ""
 
 
 def _why(error: BaseException) -> str:

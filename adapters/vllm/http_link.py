@@ -95,6 +95,7 @@ class HttpLink:
 
     async def check_alive(self) -> None:
         """Raise `EngineGone` unless the server answers that it is healthy."""
+        self._require_open()
         try:
             async with self._session.get(
                 self.url + "/health", timeout=aiohttp.ClientTimeout(total=HEALTH_S)
@@ -106,8 +107,12 @@ class HttpLink:
             raise EngineGone(f"{self.url} says that it is not healthy (GET /health: {status})")
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. Requests in flight end in `EngineGone`."""
         await self._session.close()
+
+    def _require_open(self) -> None:
+        if self._session.closed:
+            raise EngineGone(f"{self.url} is not asked any more: the engine was closed")
 
     async def _post(self, path: str, *, body: Any = None, query: Mapping[str, str] | None = None) -> Any:
         status, answer = await self._send("POST", path, body=body, query=query)
@@ -127,6 +132,7 @@ class HttpLink:
         Thousands of requests are in flight at once, and their token ids and log-probs are most of what passes here:
         msgspec reads and writes them in a tenth of the time that the standard library takes.
         """
+        self._require_open()
         headers = {"traceparent": trace_parent} if trace_parent else {}
         data = None
         if body is not None:

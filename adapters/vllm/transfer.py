@@ -92,7 +92,7 @@ class FileTransfer(WeightTransferEngine[NoInfo, BucketInfo]):
         if former and self.owner and self.owner not in former:
             raise EngineError(TAKEN)
         if owner != self.owner:
-            self.updates.close()
+            self.updates.shut()
             self.owner, self.updates = owner, Updates()
 
     def init_transfer_engine(self, init_info: NoInfo) -> None:
@@ -136,8 +136,8 @@ class FileTransfer(WeightTransferEngine[NoInfo, BucketInfo]):
         self._loading = False
 
     def shutdown(self) -> None:
-        """Let go of the file."""
-        self.updates.close()
+        """Let go of the files."""
+        self.updates.shut()
 
 
 class UpdateExtension:

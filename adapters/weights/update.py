@@ -33,6 +33,7 @@ class Updates:
         self._receipt: Receipt | None = None
         self._lock = Lock()
         self._fetched: WeightsFile | None = None
+        self._closed = False
 
     @property
     def buckets(self) -> int:
@@ -49,7 +50,10 @@ class Updates:
             for bucket in file.buckets:
                 _verified(file, bucket.number)
             stack.pop_all()
-        self._replace_fetched(file)
+        with self._lock:
+            old, self._fetched = (file, None) if self._closed else (self._fetched, file)
+        if old is not None:
+            old.close()
 
     def begin(self, path: Path, version: int, lease: int) -> None:
         """Open the file of the weights `version`, and forget what was transferred before.
@@ -101,15 +105,16 @@ class Updates:
         self._forget()
 
     def close(self) -> None:
-        """Let go of the file of an update that is over, and of one that was fetched for another."""
+        """Let go of the file of an update that is over."""
         self._close_file()
-        self._replace_fetched(None)
 
-    def _replace_fetched(self, new: WeightsFile | None) -> None:
+    def shut(self) -> None:
+        """Let go of every file, for good: what is fetched afterwards is let go of at once."""
+        self._close_file()
         with self._lock:
-            old, self._fetched = self._fetched, new
-        if old is not None:
-            old.close()
+            fetched, self._fetched, self._closed = self._fetched, None, True
+        if fetched is not None:
+            fetched.close()
 
     def _close_file(self) -> None:
         if self._file is not None:

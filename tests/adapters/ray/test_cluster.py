@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,6 +164,21 @@ def test_an_address_that_nobody_listens_at_is_refused_at_once() -> None:
         f"the Ray cluster at '127.0.0.1:{port}' cannot be reached: "
     )
     assert "Ray Client cannot carry a run" in said_by(controller("ray://127.0.0.1:10001"))
+    assert "this is not the address of a Ray head" in said_by(controller("http://127.0.0.1:8265"))
+    assert said_by(controller("127.0.0.1:abc")) == (
+        "cluster.address = '127.0.0.1:abc': 'abc' is no port; the head's host:port would do"
+    )
+
+
+def test_something_else_that_listens_there_is_refused_in_time() -> None:
+    """It takes connections and says nothing; the line says what it should be."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+        line = said_by(controller(address, connect_s=3)).splitlines()[-1]
+    assert line.startswith(f"the Ray cluster at '{address}': no answer within cluster.connect_s = 3 s; ")
+    assert "is it a Ray head" in line
 
 
 def test_a_cluster_that_does_not_answer_in_time_is_refused() -> None:

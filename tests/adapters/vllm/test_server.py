@@ -8,7 +8,7 @@ import shutil
 import ssl
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -291,6 +291,44 @@ def test_a_server_that_is_not_there_is_refused(engine_at: Callable[..., VllmServ
     """Nobody listens at that port."""
     with pytest.raises(EngineGone, match=r"engine-0: http://127\.0\.0\.1:9 cannot be reached: "):
         asyncio.run(engine_at("http://127.0.0.1:9").start(WEIGHTS))
+
+
+def test_what_is_in_flight_when_an_engine_is_closed_ends_as_gone(
+    engine_at: Callable[..., VllmServerEngine],
+) -> None:
+    """A run closes an engine that it has lost; whatever else was asked of it, or is then, is lost with it."""
+    fake = FakeVllm(MODEL, hanging={"/pause"})
+    fake.go.clear()
+
+    async def outcome(work: Coroutine[Any, Any, Any]) -> BaseException | None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - which one is what is tested
+            return error
+        return None
+
+    async def close() -> list[BaseException | None]:
+        async with serving(fake):
+            engine = engine_at(fake.url)
+            fake.hanging.clear()
+            await engine.start(WEIGHTS)
+            fake.hanging.add("/pause")
+            link = engine._link._link  # type: ignore[union-attr]
+            async with asyncio.TaskGroup() as group:
+                asked = [
+                    group.create_task(outcome(engine.generate(ask("a", [1, 2])))),
+                    group.create_task(outcome(engine.pause("pause"))),
+                    group.create_task(outcome(link.pause("keep", clear_cache=True))),
+                ]
+                async with asyncio.timeout(5):
+                    while not fake.in_flight:  # noqa: ASYNC110 - it counts
+                        await asyncio.sleep(0)
+                await engine.close()
+            later = [await outcome(work) for work in (link.resume(), link.check_alive())]
+            return [task.result() for task in asked] + later
+
+    for error in asyncio.run(close()):
+        assert isinstance(error, EngineGone), repr(error)
 
 
 def test_a_connection_that_the_server_is_about_to_close_is_not_used_again(

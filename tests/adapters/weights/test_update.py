@@ -102,8 +102,8 @@ def test_an_update_is_the_same_whatever_was_fetched(tmp_path: Path, calls: list[
             fetching.fetch(files[int(call[1])])
         else:
             assert answer(fetching, files, call) == answer(plain, files, call)
-    fetching.close()
-    plain.close()
+    fetching.shut()
+    plain.shut()
     assert opened() == descriptors
 
 
@@ -127,6 +127,16 @@ def test_other_weights_than_those_that_were_fetched_are_verified(tmp_path: Path,
     hashed.clear()
     assert took(updates, new, 1, lease=7) == took(other, new, 1, lease=1)
     assert len(hashed) == 2 * BUCKETS
+
+
+def test_what_is_fetched_too_late_is_let_go_of(tmp_path: Path) -> None:
+    """A thread that reads on after its engine has gone to another run keeps no file open."""
+    path, updates = written(tmp_path / "1", 1), Updates()
+    descriptors = opened()
+    updates.fetch(path)
+    updates.shut()
+    updates.fetch(path)
+    assert opened() == descriptors
 
 
 def test_damage_is_found_before_the_update_and_again_in_it(tmp_path: Path) -> None:
