@@ -19,8 +19,6 @@ from .worker import RayWorker, cause_of, settled
 
 LEARNER = ("learner", "learner-0")
 """Names of the worker that writes weights."""
-TOLD_SHARE = 0.9
-"""Of a start's deadline: whoever asked for it has the same one, and is to hear what took too long."""
 CALLS_MAX = 16384
 """Calls that one actor has under way at the same time; more of them would keep a cancel from being heard."""
 
@@ -62,11 +60,11 @@ class RayLauncher:
         interpreter on the actor's machine, with the same Ray and eventrain beside it.
         """
         try:
-            async with asyncio.timeout(deadline_s * TOLD_SHARE):
+            async with asyncio.timeout(deadline_s):
                 return await self._started(target, settings, name, log_path, env, python)
         except TimeoutError:
             other = f"; is Ray installed beside {python}?" if python else ""
-            raise WorkerFailed(f"{name} was not up within {deadline_s * TOLD_SHARE:g} s{other}") from None
+            raise WorkerFailed(f"{name} was not up within {deadline_s:g} s{other}") from None
         except ClusterRefused as error:
             raise WorkerFailed(f"{name} could not be started: {error}", type(error).__name__) from error
 
