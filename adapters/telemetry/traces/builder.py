@@ -80,6 +80,8 @@ class TraceBuilder:
         self._steps = Steps(self._groups, self._out)
         self._before = self._last = (-1, 0)
         """Seq and time of the last two records."""
+        self._copied = -1
+        """Seq of the last stall, at which all that was open was copied."""
         self._closed = True
         self._parts = self._wired()
 
@@ -195,8 +197,11 @@ class TraceBuilder:
 
     def _stalled(self, record: Record, now_ns: int, event: StallDetected) -> None:
         self._snapshot(record.seq, now_ns)
+        self._copied = record.seq
 
     def _snapshot(self, seq: int, now_ns: int, *, gone: bool = False) -> None:
+        if seq == self._copied:
+            return  # the stall was the last that was heard, and its copies are of all that is open
         self._groups.snapshot(seq, now_ns, gone=gone)
         self._steps.snapshot(seq, now_ns, gone=gone)
 
