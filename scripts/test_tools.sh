@@ -21,8 +21,8 @@ update() {
 }
 
 prometheus() {
-    if command -v prometheus >/dev/null && command -v promtool >/dev/null; then
-        dirname "$(command -v promtool)"
+    if type -P prometheus >/dev/null && type -P promtool >/dev/null; then
+        dirname "$(type -P promtool)"
     elif [ -x "$folder/usr/bin/promtool" ]; then
         echo "$folder/usr/bin"
     elif command -v apt-get >/dev/null && update &&
@@ -34,7 +34,7 @@ prometheus() {
 }
 
 chromium() {
-    command -v chromium >/dev/null && return 0
+    type -P chromium >/dev/null && return 0
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && update &&
         DEBIAN_FRONTEND=noninteractive timeout "$limit_s" apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >&2
 }
