@@ -5,7 +5,6 @@ This is the parent's side and imports neither torch nor numpy; the work is done 
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from ...core.ports import (
     Weights,
 )
 from ...core.weight_update import differs
-from ..engine_setup import EngineSetup
+from ..engine_setup import EngineSetup, starting
 from ..gpus import known_device
 from ..launching import LOCAL, Launcher, Worker
 from ..worker import RemoteError, WorkerFailed, WorkerGone
@@ -92,19 +91,10 @@ class TorchEngine:
         if self._worker is None or not self._fresh or not self._worker.alive:
             await self.prepare()
         self._fresh = False
-        try:
-            async with asyncio.timeout(self._setup.deadlines.start_s):
-                path = await self._reached(weights)
-                begun = await self._call("begin", weights=path, version=weights.version)
+        async with starting(self.name, self._setup.deadlines.start_s, self.close):
+            path = await self._reached(weights)
+            begun = await self._call("begin", weights=path, version=weights.version)
             _require_agreement(self.name, weights, Receipt(**begun["receipt"]))
-        except BaseException as error:
-            await self.close()
-            if isinstance(error, EngineError):
-                raise EngineGone(f"{self.name} did not start: {error}") from error
-            if isinstance(error, TimeoutError):
-                limit_s = self._setup.deadlines.start_s
-                raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
-            raise
         assert self._worker is not None, "it has answered"
         info = {**begun["info"], "device": known_device(self._worker.gpus, begun["info"]["device"])}
         return EngineInfo(**info, node=self._worker.node)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import socket
@@ -23,7 +22,7 @@ from ...core.ports import (
     Weights,
 )
 from ...events.types import EngineSampled
-from ..engine_setup import EngineSetup
+from ..engine_setup import EngineSetup, starting
 from ..gpus import known_device
 from .arguments import engine_arguments
 from .guard import GuardedLink
@@ -77,19 +76,10 @@ class LinkedEngine:
 
         Raises `EngineGone`, and then, as when it is cancelled, leaves nothing of it behind.
         """
-        try:
-            owner = new_owner(self.name, (socket.gethostname(), os.getpid()))
-            async with asyncio.timeout(self._setup.deadlines.start_s):
-                info = await self._serve(link, weights, owner)
-                return replace(info, device=known_device(self._gpus, info.device))
-        except BaseException as error:
-            await self.close()
-            if isinstance(error, EngineError):
-                raise EngineGone(f"{self.name} did not start: {error}") from error
-            if isinstance(error, TimeoutError):
-                limit_s = self._setup.deadlines.start_s
-                raise EngineGone(f"{self.name} did not start within {limit_s:g} s") from error
-            raise
+        owner = new_owner(self.name, (socket.gethostname(), os.getpid()))
+        async with starting(self.name, self._setup.deadlines.start_s, self.close):
+            info = await self._serve(link, weights, owner)
+        return replace(info, device=known_device(self._gpus, info.device))
 
     async def _serve(self, link: Link, weights: Weights, owner: str) -> EngineInfo:
         """Bring the vLLM behind `link` to `weights` and let it decode. Raises `EngineError` or `EngineGone`."""

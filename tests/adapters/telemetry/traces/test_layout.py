@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from trace_logs import START_TS, Told, attributes, spans_of
 
 from eventrain.adapters.telemetry.traces.origin import model_name
@@ -171,6 +172,21 @@ def test_a_stall_shows_what_is_open_and_the_true_spans_come_later() -> None:
     assert len({span.span_id for span in chats}) == 2
     assert chats[-1].span_id == chat_span_id(RUN, "1/0", 0, 0)
     assert "rl.span.truncated" not in attributes(chats[-1])
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_what_a_stall_leaves_open_is_copied_once_where_nothing_follows_it(resumed: bool) -> None:
+    """The run's process goes right after the stall: the log ends there, or a resume is the next that is heard."""
+    told = Told()
+    told.dispatch(1)
+    told.start("1/0")
+    told.call("1/0")
+    told.publish(StallDetected(stall=0, stall_kind="overdue", chain=("a",), sentence="s"), 60)
+    if resumed:
+        told.publish(RunResumed(step=0, version=0, last_mono=told.mono), 10)
+    spans = spans_of(told.records, ALL)
+    assert named(spans, "chat tiny")
+    assert len({span.span_id for span in spans}) == len(spans)
 
 
 def test_a_log_that_breaks_off_is_cut_where_it_ends() -> None:
