@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 from statistics import median
 
+from bench_ray import configured
 from ray.cluster_utils import Cluster
 
 from eventrain.adapters.ray import RayLauncher
-from eventrain.core.config import RunConfig
 
 HERE = Path(__file__).parent
 ENGINE, OTHER = "engine-0", "environment-0"
@@ -37,29 +37,9 @@ def make(settings: dict[str, object]) -> Nothing:
     return Nothing(**settings)
 
 
-def configured(address: str) -> RunConfig:
-    """Return settings that ask for a node each for an engine and an environment worker."""
-    return RunConfig.model_validate(
-        {
-            "run": {"steps": 1},
-            "model": {"path": "none"},
-            "data": {"kind": "generated", "size": 1},
-            "environment": {"kind": "number_hunt", "workers": 1},
-            "scheduler": {"groups_per_step": 1},
-            "cluster": {
-                "kind": "ray",
-                "address": address,
-                "engine_cpus": 0.9,
-                "learner_cpus": 0,
-                "environment_cpus": 0.9,
-            },
-        }
-    )
-
-
 async def carried(address: str, path: Path, rounds: int) -> tuple[float, float]:
     """Return median seconds of bringing the file to the other node, and of asking for it when it is there."""
-    launcher = RayLauncher(configured(address), modules=HERE)
+    launcher = RayLauncher(configured(0.9, 0.9, address=address), modules=HERE)
     try:
         workers = [
             await launcher.start("bench_carried:make", {}, name=name, log_path=None, deadline_s=60)

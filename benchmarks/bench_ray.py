@@ -47,8 +47,9 @@ def make(settings: dict[str, Any]) -> Game:
     return Game(**settings)
 
 
-def configured() -> RunConfig:
-    """Return settings that ask for one environment worker."""
+def configured(engine_cpus: float = 0, environment_cpus: float = 1, **cluster: str) -> RunConfig:
+    """Return settings that ask for an engine and an environment worker, with so many CPUs each."""
+    cpus = {"engine_cpus": engine_cpus, "learner_cpus": 0, "environment_cpus": environment_cpus}
     return RunConfig.model_validate(
         {
             "run": {"steps": 1},
@@ -56,7 +57,7 @@ def configured() -> RunConfig:
             "data": {"kind": "generated", "size": 1},
             "environment": {"kind": "number_hunt", "workers": 1},
             "scheduler": {"groups_per_step": 1},
-            "cluster": {"kind": "ray", "engine_cpus": 0, "learner_cpus": 0, "environment_cpus": 1},
+            "cluster": {"kind": "ray", **cpus, **cluster},
         }
     )
 
